@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * hugepool: huge pages that are ready when a program asks for them.
+ *
+ * This header is the whole public interface and its manual.
+ *
+ * Conventions
+ *   - Sizes and offsets are bytes; a *frame* is one huge page of a pool, HP_FRAME_SIZE bytes.
+ *   - A function returns 0 (or a count) on success and a negative errno on failure; errno itself is left alone.
+ *   - A failing create, map or alloc also fills an hp_error where one is passed: the code, the limit that was hit,
+ *     and a sentence that says what to do. The hp_error pointer may always be NULL.
+ *   - Pools and files are values, not pointers: a number that holds an id and a generation, so that the use of a
+ *     closed one is detected and answered with -EBADF. A zeroed value is never valid.
+ *   - Threads: every function may be called by any number of threads at the same time, unless it says otherwise.
+ *   - Signals: a function may be called from a signal handler only where it says so. What a handler may always do is
+ *     to touch memory that hugepool mapped, lazy memory included.
+ *   - Fork: the child has everything the parent had, under the same handles. Children of vfork, posix_spawn and a raw
+ *     clone must not call hugepool before exec; a raw clone's child gets -ECHILD.
+ *
+ * Two kinds of memory
+ *   *Ready memory* (hp_map without HP_MAP_LAZY, hp_alloc) is an ordinary kernel mapping whose pages are there. System
+ *   calls, devices, futexes, ptrace: everything works in it as always.
+ *   *Engine memory* (HP_MAP_LAZY) is resolved page by page in a SIGSEGV handler. A system call that is handed an
+ *   untouched page of it answers EFAULT: touch it, or hp_populate() it, first.
+ */
+#ifndef HUGEPOOL_H
+#define HUGEPOOL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The interface's version. Before 1.0 a minor version may change what is here, and says so in docs/changes.md. */
+#define HP_VERSION_MAJOR 0
+#define HP_VERSION_MINOR 1
+#define HP_VERSION_STRING "0.1"
+
+#define HP_FRAME_SHIFT 21
+#define HP_FRAME_SIZE ((uint64_t)1 << HP_FRAME_SHIFT) /* bytes: 2 MiB */
+#define HP_BASE_PAGE_SIZE ((uint64_t)4096)            /* bytes */
+
+/* ---- Handles and errors ---------------------------------------------------------------------------------------- */
+
+typedef struct hp_pool {
+	uint64_t id;
+} hp_pool;
+
+typedef struct hp_file {
+	uint64_t id;
+} hp_file;
+
+/* What was in the way. HP_LIMIT_NONE: no limit; the call itself was wrong. */
+typedef enum hp_limit {
+	HP_LIMIT_NONE = 0,
+	HP_LIMIT_POOL,        /* the pool's free frames, less what is promised to others */
+	HP_LIMIT_TENANT,      /* a tenant's share */
+	HP_LIMIT_KERNEL_POOL, /* /proc/sys/vm/nr_hugepages and its overcommit */
+	HP_LIMIT_CGROUP,      /* a hugetlb or memory limit of the control group */
+	HP_LIMIT_MEMLOCK,     /* RLIMIT_MEMLOCK */
+	HP_LIMIT_MAP_COUNT,   /* /proc/sys/vm/max_map_count */
+	HP_LIMIT_ADDRESS,     /* no free range of addresses, or RLIMIT_AS */
+	HP_LIMIT_MEMORY,      /* the machine's memory */
+	HP_LIMIT_TABLE,       /* a table of the pool that does not grow: processes, threads, files, mappings */
+} hp_limit;
+
+#define HP_ERROR_MESSAGE_SIZE 244
+
+typedef struct hp_error {
+	int code; /* the negative errno that the call returned */
+	hp_limit limit;
+	char message[HP_ERROR_MESSAGE_SIZE]; /* one line, no newline at its end */
+} hp_error;
+
+/* The name of a limit, for messages and JSON: "kernel_pool". Signal safe. */
+const char *hp_limit_name(hp_limit limit);
+
+/* ---- Logging --------------------------------------------------------------------------------------------------- */
+
+typedef enum hp_log_level { HP_LOG_ERROR = 0, HP_LOG_WARNING, HP_LOG_INFO, HP_LOG_DEBUG } hp_log_level;
+
+/*
+ * Everything the library has to say goes to one callback; until one is set, errors and warnings go to standard error.
+ * `line` ends without a newline and is gone when the callback returns. The callback may run in any thread, also inside
+ * the fault handler with all signals blocked: it must be async-signal-safe and must not call hugepool.
+ * A NULL callback restores the default. Takes effect for calls that start later.
+ */
+typedef void (*hp_log_fn)(hp_log_level level, const char *line, void *context);
+void hp_log_set(hp_log_fn fn, hp_log_level most_verbose, void *context);
+
+/* ---- Pools ----------------------------------------------------------------------------------------------------- */
+
+/* What frames are made of, best first. */
+typedef enum hp_backing {
+	HP_BACKING_AUTO = 0, /* the best that can be had, for each part of the pool */
+	HP_BACKING_HUGETLB,  /* the kernel's pool of huge pages */
+	HP_BACKING_THP,      /* shared memory made of transparent huge pages; needs no privilege */
+	HP_BACKING_BASE,     /* shared memory in base pages: works everywhere, without the speed */
+} hp_backing;
+
+const char *hp_backing_name(hp_backing backing);
+
+/* Flags of hp_pool_options. */
+#define HP_POOL_BACKGROUND 1u       /* return before the pool is filled; see hp_pool_wait() */
+#define HP_POOL_UNSAFE 2u           /* allow the tuning values that exist to show what goes wrong without a mechanism */
+#define HP_POOL_NO_TABLE_SHARING 4u /* do not arrange addresses so that the kernel can share page tables */
+
+#define HP_WORKERS_DEFAULT 0u
+#define HP_WORKERS_NONE UINT32_MAX
+
+typedef struct hp_pool_options {
+	uint32_t struct_size; /* sizeof(hp_pool_options); lets the struct grow */
+	uint32_t flags;
+	uint64_t size;      /* bytes, rounded up to frames: what the pool is filled with; more than 0 */
+	uint64_t max_size;  /* bytes it may later grow to; 0 means `size`. Addresses are taken for all of it at once. */
+	hp_backing backing; /* HP_BACKING_AUTO, or the only kind that is acceptable */
+	uint32_t workers; /* threads that zero freed frames in idle time: a number, HP_WORKERS_DEFAULT, HP_WORKERS_NONE
+	                   */
+	/*
+	 * "key=value" pairs with blanks between, NULL for the defaults:
+	 *   fault_window=N   most pages mapped by one lazy fault, a power of two from 1 to 512 (default 16)
+	 *   fault_mutexes=N  mutexes that order faults: 1 or a power of two (default: by number of CPUs); 0 is unsafe
+	 *   zero_mb_per_s=N  how fast each worker zeroes at most (default 0: no limit; workers only use idle time
+	 * anyway)
+	 */
+	const char *tuning;
+} hp_pool_options;
+
+#define HP_POOL_OPTIONS_INIT                           \
+	{                                              \
+		.struct_size = sizeof(hp_pool_options) \
+	}
+
+/*
+ * Makes a pool, private to this process and its fork children, and fills it with zeroed frames on all CPUs.
+ * All of `size` is there when this returns, or nothing is: a limit that prevents it is named in `error`.
+ * With HP_POOL_BACKGROUND it returns at once and a thread fills the pool.
+ * Errors: -EINVAL options that make no sense; -ENOMEM, -ENOSPC a limit, see error->limit; -EMFILE descriptors, or too
+ * many pools in this process; -ENOTSUP the backing asked for does not exist here. Not to be called from a signal
+ * handler.
+ */
+int hp_pool_create(const hp_pool_options *options, hp_pool *pool, hp_error *error);
+
+/*
+ * Gives up this process's part in the pool. Its mappings must be unmapped and its files closed first: -EBUSY else.
+ * Extents that it took stay with the pool. Other processes that share the pool keep it. No other thread may be in a
+ * call on this pool. Not to be called from a signal handler.
+ */
+int hp_pool_close(hp_pool pool);
+
+/*
+ * Waits until the pool is filled and, if it has zeroing workers, until no frame that could be zeroed is dirty.
+ * Also takes back what dead processes left. timeout_ms < 0 waits for ever. Errors: -ETIMEDOUT; the error of a
+ * background fill that failed, in `error`.
+ */
+int hp_pool_wait(hp_pool pool, int timeout_ms, hp_error *error);
+
+/* Figures of a pool, in frames unless the name says otherwise. Each is exact when nothing else runs. */
+typedef struct hp_pool_stats {
+	uint32_t struct_size;   /* set by the caller: sizeof(hp_pool_stats) */
+	uint32_t table_sharing; /* 1: large mappings are placed so that the kernel shares page tables */
+	uint64_t frames;
+	uint64_t zeroed;   /* ready to be handed out */
+	uint64_t dirty;    /* free, to be zeroed first */
+	uint64_t zeroing;  /* in the hands of a worker */
+	uint64_t used;     /* pages of files and extents of hp_alloc */
+	uint64_t holes;    /* punched while mapped elsewhere; the place stays with its file */
+	uint64_t reserved; /* free frames that are promised */
+	uint64_t hugetlb;  /* frames by backing; their sum is `frames` */
+	uint64_t thp;
+	uint64_t base;
+	uint64_t files;
+	uint64_t mappings; /* of all processes */
+	uint64_t processes;
+	uint64_t faults;           /* lazy faults resolved, by all processes */
+	uint64_t fault_pages;      /* pages that these mapped */
+	uint64_t zeroed_by_worker; /* frames, since the pool was made */
+	uint64_t zeroed_by_caller;
+	uint64_t fill_ns;                           /* what filling took */
+	uint32_t kernel_maps;                       /* kernel mappings set aside for hugepool in this process */
+	uint32_t kernel_maps_max;                   /* the most it takes: 80 % of vm.max_map_count */
+	char why_not_better[HP_ERROR_MESSAGE_SIZE]; /* why frames are not all hugetlb; empty if they are */
+} hp_pool_stats;
+
+int hp_pool_stats_get(hp_pool pool, hp_pool_stats *stats);
+
+/*
+ * Proves the pool's invariants from the ground truth: the sums of frames by state, reservations against what is there,
+ * each page of each file against its frame. To be called when no other call on the pool is running in any process.
+ * Returns 0, or -EUCLEAN with the first violation in `error`. Also takes back what dead processes left.
+ */
+int hp_pool_check(hp_pool pool, hp_error *error);
+
+/* ---- Extents without a file ------------------------------------------------------------------------------------ */
+
+/*
+ * Takes contiguous zeroed frames, for allocators and buffer pools. `*address` is in the pool's own mapping: the same in
+ * this process and in children forked later, who share the contents. Aligned to HP_FRAME_SIZE.
+ * Errors: -EINVAL size 0; -ENOMEM with limit HP_LIMIT_POOL when there are not as many free frames, or none in a row.
+ */
+int hp_alloc(hp_pool pool, uint64_t size, void **address, hp_error *error);
+
+/* Gives an extent of hp_alloc back, whole. Any process of the pool may do so. Errors: -EINVAL not such an address. */
+int hp_free(hp_pool pool, void *address);
+
+/* ---- Files ----------------------------------------------------------------------------------------------------- */
+
+/*
+ * Makes a file without a name: `size` bytes (rounded up to frames) that read as zeroes; no frame is taken yet.
+ * It lives until every process has closed it and unmapped its mappings of it; then its frames are recycled.
+ * Errors: -EINVAL size 0; -EFBIG larger than the pool can ever index; -ENFILE too many files.
+ */
+int hp_file_create(hp_pool pool, uint64_t size, unsigned flags, hp_file *file, hp_error *error);
+
+/* Gives up this process's handle; mappings stay. Errors: -EBADF. */
+int hp_file_close(hp_file file);
+
+/*
+ * Makes every page of the range present and zeroed. What was there before is kept. Threads may allocate parts of one
+ * file at the same time and zero in parallel. All or nothing as far as the promise goes: -ENOMEM takes no frame.
+ * Errors: -EINVAL offset or length not a multiple of HP_FRAME_SIZE, or outside the file; -ENOMEM, HP_LIMIT_POOL.
+ */
+int hp_file_allocate(hp_file file, uint64_t offset, uint64_t length, hp_error *error);
+
+typedef struct hp_file_stat {
+	uint32_t struct_size; /* set by the caller */
+	uint32_t mappings;    /* of all processes */
+	uint64_t size;        /* bytes */
+	uint64_t present;     /* bytes that have a frame */
+	uint64_t reserved;    /* bytes that are promised and have none yet */
+} hp_file_stat;
+
+int hp_file_stat_get(hp_file file, hp_file_stat *stat);
+
+/* ---- Mappings -------------------------------------------------------------------------------------------------- */
+
+#define HP_PROT_READ 1u
+#define HP_PROT_WRITE 2u
+
+/*
+ * HP_MAP_LAZY: engine memory. Pages are reserved now, and taken and mapped at their first touch, in a SIGSEGV handler.
+ * Limits: system calls answer EFAULT on pages not touched yet; a program that replaces the SIGSEGV handler must call
+ * hp_handle_fault() from its own; a page never touched costs a reservation, not a frame.
+ */
+#define HP_MAP_LAZY 1u
+
+/*
+ * Maps a range of a file, shared with all who map it. Without HP_MAP_LAZY every page is allocated, zeroed and there on
+ * return: ready memory. A mapping of 1 GiB and more is placed so that the kernel can share page tables.
+ * Once mapped, every page of the range can be touched: what cannot be promised is refused here.
+ * Errors: -EINVAL offset or length not a multiple of HP_FRAME_SIZE, length 0, outside the file, unknown flags;
+ * -ENOMEM with the limit that was hit: HP_LIMIT_POOL, HP_LIMIT_MAP_COUNT, HP_LIMIT_ADDRESS, HP_LIMIT_TABLE.
+ * The first lazy mapping of a process installs the SIGSEGV handler; faults that are not hugepool's go on to the handler
+ * that was there before, with their siginfo.
+ */
+int hp_map(hp_file file, uint64_t offset, uint64_t length, unsigned prot, unsigned flags, void **address,
+           hp_error *error);
+
+/*
+ * Removes a mapping, whole: address and length as hp_map() had them. No thread may touch it any more.
+ * Errors: -EINVAL no such mapping; -ENOMEM the kernel or the C library had no memory for it: nothing has changed.
+ */
+int hp_unmap(void *address, uint64_t length);
+
+/*
+ * Takes and maps all pages of a part of a mapping, so that they can be handed to system calls. Nothing to do for ready
+ * memory. Errors: -EINVAL not multiples of HP_FRAME_SIZE, or not inside one mapping.
+ */
+int hp_populate(void *address, uint64_t length);
+
+/*
+ * For a program that has its own SIGSEGV handler, installed after hugepool's: call this first, from inside it.
+ * `siginfo` and `ucontext` are the handler's second and third argument. Returns 1 if the fault was resolved and the
+ * instruction can be repeated, 0 if it is not hugepool's. Signal safe; meant for a handler that blocks all signals.
+ */
+int hp_handle_fault(void *siginfo, void *ucontext);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT */
+/* CPUs and the clock. */
+#ifndef HP_BASE_MACHINE_H
+#define HP_BASE_MACHINE_H
+
+#include <sched.h>
+#include <stdint.h>
+#include <time.h>
+
+/* CPUs that this process may use; at least 1. */
+static inline uint32_t hp_cpu_count(void)
+{
+	cpu_set_t set;
+
+	return sched_getaffinity(0, sizeof(set), &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
+}
+
+static inline int64_t hp_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+#endif
