@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: MIT */
+/* The kernel, one system call for each operation. What the fault path reaches stands first. */
+#include "os/os.h"
+
+#include "base/units.h"
+#include "os/probe.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
+#define DEFAULT_MAX_MAP_COUNT 65530u
+
+/* The result of a call that answers -1 and errno, with errno put back. */
+static int result_of(long returned, int saved_errno)
+{
+	int result = returned == -1 ? -errno : 0;
+
+	errno = saved_errno;
+	return result;
+}
+
+static int to_prot(unsigned prot)
+{
+	return (prot & HP_PROT_READ ? PROT_READ : 0) | (prot & HP_PROT_WRITE ? PROT_WRITE : 0);
+}
+
+/* -- fault path ------------------------------------------------------------------------------------------------- */
+
+static int linux_map(struct hp_os *os, void *address, uint64_t length, unsigned prot, hp_segment segment,
+                     uint64_t offset, unsigned flags)
+{
+	int saved_errno = errno;
+	int how = MAP_SHARED | (flags & HP_OS_MAP_REPLACE ? MAP_FIXED : MAP_FIXED_NOREPLACE) |
+	          (flags & HP_OS_MAP_POPULATE ? MAP_POPULATE : 0);
+	void *mapped = mmap(address, length, to_prot(prot), how, segment, (off_t)offset);
+
+	if (mapped != MAP_FAILED && mapped != address) { /* a kernel that takes NOREPLACE for a hint */
+		munmap(mapped, length);
+		errno = saved_errno;
+		return -EEXIST;
+	}
+	return result_of(mapped == MAP_FAILED ? -1 : 0, saved_errno);
+}
+
+static int linux_unmap(struct hp_os *os, void *address, uint64_t length)
+{
+	int saved_errno = errno;
+
+	return result_of(munmap(address, length), saved_errno);
+}
+
+static int linux_move(struct hp_os *os, void *from, void *to, uint64_t length)
+{
+	int saved_errno = errno;
+	void *moved = mremap(from, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+
+	return result_of(moved == MAP_FAILED ? -1 : 0, saved_errno);
+}
+
+static void linux_zero(struct hp_os *os, void *address, uint64_t length)
+{
+	hp_zero_stream(address, length);
+}
+
+/* -- the rest --------------------------------------------------------------------------------------------------- */
+
+static int advise(void *address, uint64_t length, int advice)
+{
+	int saved_errno = errno, result;
+
+	do
+		result = madvise(address, length, advice);
+	while (result == -1 && errno == EINTR);
+	return result_of(result, saved_errno);
+}
+
+static int linux_populate(struct hp_os *os, void *address, uint64_t length)
+{
+	return advise(address, length, MADV_POPULATE_WRITE);
+}
+
+static int linux_collapse(struct hp_os *os, void *address, uint64_t length)
+{
+	return advise(address, length, MADV_COLLAPSE);
+}
+
+/* A sparse memfd of that size, or a negative errno. */
+static int sized_memfd(const char *name, unsigned flags, uint64_t size)
+{
+	int saved_errno = errno, fd = memfd_create(name, MFD_CLOEXEC | flags), result = fd;
+
+	if (fd < 0)
+		result = -errno;
+	else if (ftruncate(fd, (off_t)size) < 0) {
+		result = -errno;
+		close(fd);
+	}
+	errno = saved_errno;
+	return result;
+}
+
+static int linux_segment_create(struct hp_os *os, hp_backing backing, uint64_t size, hp_segment *segment)
+{
+	int fd = backing == HP_BACKING_HUGETLB ? sized_memfd("hugepool", MFD_HUGETLB | MFD_HUGE_2MB, size)
+	                                       : sized_memfd("hugepool", 0, size);
+
+	if (fd < 0) /* ENOENT, EINVAL, ENODEV: by age of the kernel, "no such page size" */
+		return backing == HP_BACKING_HUGETLB && (fd == -ENOENT || fd == -EINVAL || fd == -ENODEV) ? -ENOTSUP
+		                                                                                          : fd;
+	*segment = fd;
+	return 0;
+}
+
+static int linux_segment_destroy(struct hp_os *os, hp_segment segment)
+{
+	int saved_errno = errno;
+
+	return result_of(close(segment), saved_errno);
+}
+
+static int linux_segment_punch(struct hp_os *os, hp_segment segment, uint64_t offset, uint64_t length)
+{
+	int saved_errno = errno;
+
+	return result_of(fallocate(segment, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)length),
+	                 saved_errno);
+}
+
+static int linux_control_create(struct hp_os *os, uint64_t size, void **address, hp_segment *handle)
+{
+	int saved_errno = errno, fd = sized_memfd("hugepool-control", 0, size), result;
+
+	if (fd < 0)
+		return fd;
+	*address = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+	result = result_of(*address == MAP_FAILED ? -1 : 0, saved_errno);
+	if (result)
+		close(fd);
+	else
+		*handle = fd;
+	return result;
+}
+
+static int linux_control_destroy(struct hp_os *os, void *address, uint64_t size, hp_segment handle)
+{
+	int saved_errno = errno;
+
+	if (handle != HP_NO_SEGMENT)
+		close(handle);
+	return result_of(size ? munmap(address, size) : 0, saved_errno);
+}
+
+static int linux_reserve(struct hp_os *os, uint64_t length, uint64_t align, uint64_t skew, void **address)
+{
+	int saved_errno = errno;
+	uint64_t taken = length + align;
+	char *base, *start;
+
+	if (taken < length)
+		return -ENOMEM;
+	base = mmap(NULL, taken, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (base == MAP_FAILED)
+		return result_of(-1, saved_errno);
+	start = base + ((skew - (uintptr_t)base) & (align - 1));
+	if (start > base)
+		munmap(base, (size_t)(start - base));
+	if (start + length < base + taken)
+		munmap(start + length, (size_t)(base + taken - start - length));
+	*address = start;
+	errno = saved_errno;
+	return 0;
+}
+
+static int linux_vacate(struct hp_os *os, void *address, uint64_t length)
+{
+	int saved_errno = errno;
+	void *mapped = mmap(address, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+
+	return result_of(mapped == MAP_FAILED ? -1 : 0, saved_errno);
+}
+
+/* A number from a file of /proc or /sys; `unknown` if it cannot be read. */
+static uint64_t read_number(const char *path, uint64_t unknown)
+{
+	int saved_errno = errno, fd = open(path, O_RDONLY | O_CLOEXEC);
+	char text[32] = "";
+	ssize_t n = fd >= 0 ? read(fd, text, sizeof(text) - 1) : -1;
+
+	if (fd >= 0)
+		close(fd);
+	errno = saved_errno;
+	return n > 0 ? strtoull(text, NULL, 10) : unknown;
+}
+
+static uint64_t linux_max_map_count(struct hp_os *os)
+{
+	return read_number("/proc/sys/vm/max_map_count", DEFAULT_MAX_MAP_COUNT);
+}
+
+#define HUGE_2MB "/sys/kernel/mm/hugepages/hugepages-2048kB/"
+
+static uint64_t linux_hugetlb_available(struct hp_os *os)
+{
+	uint64_t available = read_number(HUGE_2MB "free_hugepages", 0),
+		 reserved = read_number(HUGE_2MB "resv_hugepages", 0);
+	uint64_t overcommit = read_number(HUGE_2MB "nr_overcommit_hugepages", 0);
+	uint64_t surplus = read_number(HUGE_2MB "surplus_hugepages", 0);
+
+	available += overcommit > surplus ? overcommit - surplus : 0;
+	return available > reserved ? available - reserved : 0;
+}
+
+static bool linux_shares_page_tables(struct hp_os *os)
+{
+	char why[HP_PROBE_TEXT];
+
+	return hp_probe_table_sharing(NULL, why, sizeof(why));
+}
+
+static const struct hp_os_ops linux_ops = {
+	.name = "linux",
+	.control_create = linux_control_create,
+	.control_destroy = linux_control_destroy,
+	.segment_create = linux_segment_create,
+	.segment_destroy = linux_segment_destroy,
+	.segment_punch = linux_segment_punch,
+	.reserve = linux_reserve,
+	.vacate = linux_vacate,
+	.map = linux_map,
+	.unmap = linux_unmap,
+	.move = linux_move,
+	.populate = linux_populate,
+	.collapse = linux_collapse,
+	.zero = linux_zero,
+	.max_map_count = linux_max_map_count,
+	.hugetlb_available = linux_hugetlb_available,
+	.shares_page_tables = linux_shares_page_tables,
+};
+
+struct hp_os *hp_os_linux(void)
+{
+	static struct hp_os linux_os = {.ops = &linux_ops};
+
+	return &linux_os;
+}

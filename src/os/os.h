@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The whole contract with the kernel.
+ *
+ * Only src/os asks the kernel for memory. Everything above calls through a `struct hp_os`: a backend behind one table
+ * of operations. `linux` does it; `sim` has no memory and records what is mapped where; `inject` stands before either
+ * and makes chosen calls fail.
+ *
+ * All operations: sizes, offsets and addresses in bytes, multiples of HP_FRAME_SIZE unless said otherwise; 0 or a
+ * negative errno; the global errno is left as it was found. Those marked [signal] are reached from the fault handler:
+ * they make direct system calls, take no lock and allocate nothing.
+ */
+#ifndef HP_OS_H
+#define HP_OS_H
+
+#include "hugepool.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct hp_os;
+
+/* A segment's memory: a descriptor on Linux, an index in sim. -1 is none; 0 is a valid value. */
+typedef int hp_segment;
+#define HP_NO_SEGMENT (-1)
+
+/* Flags of map. */
+enum {
+	HP_OS_MAP_REPLACE = 1,  /* whatever is mapped there is replaced; otherwise an overlap is -EEXIST */
+	HP_OS_MAP_POPULATE = 2, /* enter present pages into the page table at once */
+};
+
+struct hp_os_ops {
+	const char *name;
+
+	/* -- control memory: shared with fork children, zero-filled, sparse; bytes of any size
+	 * ------------------------- */
+
+	int (*control_create)(struct hp_os *os, uint64_t size, void **address, hp_segment *handle);
+	int (*control_destroy)(struct hp_os *os, void *address, uint64_t size, hp_segment handle);
+
+	/* -- segments: memory without an address
+	 * ----------------------------------------------------------------------- */
+
+	/* A sparse segment of `size` bytes. backing is not AUTO. -ENOTSUP: this kind does not exist here. */
+	int (*segment_create)(struct hp_os *os, hp_backing backing, uint64_t size, hp_segment *segment);
+	int (*segment_destroy)(struct hp_os *os, hp_segment segment);
+	/* Gives the memory of a range back; later touches find zeroes. */
+	int (*segment_punch)(struct hp_os *os, hp_segment segment, uint64_t offset, uint64_t length);
+
+	/* -- addresses
+	 * ------------------------------------------------------------------------------------------------- */
+
+	/*
+	 * Takes an inaccessible range of addresses: *address % align == skew; align is a power of two of at least a
+	 * frame. Replaced piecewise by map, emptied by vacate, given back by unmap.
+	 */
+	int (*reserve)(struct hp_os *os, uint64_t length, uint64_t align, uint64_t skew, void **address);
+	/*
+	 * [signal] Maps a range of a segment at `address`, shared; prot as in hp_map, 0 for inaccessible. A map that
+	 * fails with REPLACE may have left a hole: what must not be lost is replaced with move.
+	 */
+	int (*map)(struct hp_os *os, void *address, uint64_t length, unsigned prot, hp_segment segment, uint64_t offset,
+	           unsigned flags);
+	/* Makes a range inaccessible again and keeps its addresses, whatever was mapped there. */
+	int (*vacate)(struct hp_os *os, void *address, uint64_t length);
+	/* [signal] */
+	int (*unmap)(struct hp_os *os, void *address, uint64_t length);
+	/* [signal] Moves a mapping over another, atomically for all who look on. */
+	int (*move)(struct hp_os *os, void *from, void *to, uint64_t length);
+
+	/* -- pages of a mapping
+	 * ---------------------------------------------------------------------------------------- */
+
+	/* Allocates and enters writable pages. -ENOMEM the kernel has none; -EFAULT a control group's limit. */
+	int (*populate)(struct hp_os *os, void *address, uint64_t length);
+	/* Makes touched shared memory huge. -EINVAL, -ENOMEM, -EAGAIN: it stays in base pages. */
+	int (*collapse)(struct hp_os *os, void *address, uint64_t length);
+	/* [signal] Writes zeroes, past the caches. */
+	void (*zero)(struct hp_os *os, void *address, uint64_t length);
+
+	/* -- limits
+	 * ---------------------------------------------------------------------------------------------------- */
+
+	/* vm.max_map_count. */
+	uint64_t (*max_map_count)(struct hp_os *os);
+	/* Frames that a hugetlb segment could get from the kernel now, reservations of others and overcommit
+	 * considered. */
+	uint64_t (*hugetlb_available)(struct hp_os *os);
+	/* True where the kernel shares page tables of large aligned mappings, without the defect of some versions. */
+	bool (*shares_page_tables)(struct hp_os *os);
+};
+
+/* Backends embed this as their first member. */
+struct hp_os {
+	const struct hp_os_ops *ops;
+	_Atomic uint64_t maps_taken, maps_max; /* os/budget.h */
+};
+
+/* The kernel. There is one; it needs no destruction. */
+struct hp_os *hp_os_linux(void);
+
+/* Streaming stores by the best method of this processor. 64-byte aligned, a multiple of 64. Signal safe. */
+void hp_zero_stream(void *address, size_t length);
+
+/* The methods, for tests and the bench; those this processor lacks are skipped. Ends with a NULL name. */
+struct hp_zero_method {
+	const char *name;
+	void (*zero)(void *address, size_t length);
+	bool (*usable)(void);
+};
+extern const struct hp_zero_method hp_zero_methods[];
+const struct hp_zero_method *hp_zero_method_best(void);
+
+#endif
