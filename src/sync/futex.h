@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT */
+/* Waiting on a word of shared memory, across processes. Signal safe; errno is left as it was found. */
+#ifndef HP_SYNC_FUTEX_H
+#define HP_SYNC_FUTEX_H
+
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#define HP_FUTEX_FOREVER INT64_MAX
+
+/* Sleeps while *word == expected, at most timeout_ns. 0, -EAGAIN, -EINTR or -ETIMEDOUT: look at the word again. */
+int hp_futex_wait(_Atomic uint32_t *word, uint32_t expected, int64_t timeout_ns);
+void hp_futex_wake(_Atomic uint32_t *word, int most);
+
+static inline void hp_cpu_relax(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("isb" ::: "memory");
+#endif
+}
+
+#endif

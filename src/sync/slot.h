@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Slots: who is alive.
+ *
+ * Every thread that uses a pool holds one robust mutex, `life`, in a slot of the pool from its first call until it
+ * ends. The kernel gives such a mutex up with the mark "owner died" when the thread ends for whatever reason, SIGKILL
+ * and exec included; that mark is the only proof of a thread's death that holds across exec and pid namespaces.
+ *
+ * A slot is taken by pthread_mutex_trylock on one that nobody holds: free, or its thread gone. That is the one function
+ * in the fault path that POSIX does not list as signal safe. It is safe here: the mutex is never held by a thread that
+ * could be interrupted inside a pthread call on the same mutex, and trylock of a robust mutex is an atomic exchange and
+ * an update of the thread's own robust list, which glibc announces to the kernel first (op_pending). What must not
+ * happen is that the handler interrupts another robust-mutex call of the same thread half-way through the list;
+ * hugepool's own calls block signals around theirs.
+ */
+#ifndef HP_SYNC_SLOT_H
+#define HP_SYNC_SLOT_H
+
+#include "base/units.h"
+#include "sync/sync.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define HP_SLOTS_MAX 2048u
+
+struct hp_slot {
+	pthread_mutex_t life;        /* held by the slot's thread as long as it lives */
+	_Atomic uint32_t process;    /* id of its process, written by the holder; 0 when given up in good order */
+	_Atomic uint32_t generation; /* grows with each owner */
+	uint32_t id;                 /* never changes */
+} __attribute__((aligned(2 * HP_CACHE_LINE)));
+
+static inline hp_owner hp_slot_owner(const struct hp_slot *slot)
+{
+	return slot->id + 1;
+}
+
+/* Makes `count` free slots. */
+int hp_slots_init(struct hp_slot *slots, uint32_t count);
+/* A slot for the calling thread, or NULL if all are held. Signals must be blocked. */
+struct hp_slot *hp_slot_claim(struct hp_slot *slots, uint32_t count, uint32_t process);
+/* By the thread that holds it. Signals must be blocked. */
+void hp_slot_release(struct hp_slot *slot);
+/* True if a live thread of that process holds a slot. Not signal safe. */
+bool hp_slots_process_has_thread(struct hp_slot *slots, uint32_t count, uint32_t process);
+
+#endif
