@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+#include "arena/table.h"
+
+#include "base/assert.h"
+
+#include <string.h>
+
+void hp_table_init(struct hp_table *table, uint32_t capacity)
+{
+	table->fresh = 1;
+	table->capacity = capacity;
+}
+
+static uint32_t *record_at(void *records, size_t record_size, uint32_t number)
+{
+	return (uint32_t *)((char *)records + record_size * number);
+}
+
+uint32_t hp_table_take(struct hp_table *table, void *records, size_t record_size, hp_owner owner)
+{
+	uint32_t number;
+
+	hp_mutex_lock(&table->lock, owner);
+	number = table->free;
+	if (number)
+		table->free = *record_at(records, record_size, number);
+	else if (table->fresh < table->capacity)
+		number = table->fresh++;
+	if (number) {
+		memset(record_at(records, record_size, number), 0, record_size);
+		atomic_fetch_add_explicit(&table->live, 1, memory_order_relaxed);
+	}
+	hp_mutex_unlock(&table->lock);
+	return number;
+}
+
+void hp_table_give(struct hp_table *table, void *records, size_t record_size, uint32_t number, hp_owner owner)
+{
+	HP_ASSERT(number > 0 && number < table->capacity);
+	hp_mutex_lock(&table->lock, owner);
+	*record_at(records, record_size, number) = table->free;
+	table->free = number;
+	atomic_fetch_sub_explicit(&table->live, 1, memory_order_relaxed);
+	hp_mutex_unlock(&table->lock);
+}
