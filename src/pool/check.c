@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: MIT */
+/* The pool's invariants, proved from the frames' own states. */
+#include "pool/extent.h"
+
+#include "base/bitmap.h"
+#include "base/error.h"
+
+#include <errno.h>
+
+static int broken(hp_error *error, const char *what, uint64_t where, uint64_t is, uint64_t should)
+{
+	return hp_fail(error, -EUCLEAN, HP_LIMIT_NONE, "%s %lu: %lu, and should be %lu", what, where, is, should);
+}
+
+static bool is_free(enum hp_frame_state state)
+{
+	return state == HP_FRAME_FREE_ZEROED || state == HP_FRAME_FREE_DIRTY;
+}
+
+/* Each frame against the maps, and each extent against its length. Counts frames by state. */
+static int check_frames(struct hp_pool_view *view, uint64_t *count, hp_error *error)
+{
+	uint32_t frames = view->shared->regions * HP_REGION_FRAMES, extent_left = 0;
+
+	for (hp_frame_id f = 0; f < frames; f++) {
+		uint64_t word = hp_frame_load(&view->frames[f]), offset;
+		enum hp_frame_state state = hp_frame_state(word);
+		bool extent = state == HP_FRAME_USED && hp_frame_owner(word) == HP_OWNER_EXTENT;
+		uint32_t filled = atomic_load(&view->shared->segment[hp_segment_of(view, f, &offset)].filled);
+
+		if (state >= HP_FRAME_STATES)
+			return broken(error, "state of frame", f, state, 0);
+		count[state]++;
+		if ((state != HP_FRAME_ABSENT) != (hp_frames(offset) < filled))
+			return broken(error, "presence of frame", f, state != HP_FRAME_ABSENT,
+			              hp_frames(offset) < filled);
+		if (hp_bitmap_test(view->free_map, f) != is_free(state))
+			return broken(error, "free map at frame", f, !is_free(state), is_free(state));
+		if (hp_bitmap_test(view->zeroed_map, f) != (state == HP_FRAME_FREE_ZEROED))
+			return broken(error, "zeroed map at frame", f, state != HP_FRAME_FREE_ZEROED,
+			              state == HP_FRAME_FREE_ZEROED);
+		if (extent != (extent_left > 0 || (extent && hp_frame_page(word) > 0)))
+			return broken(error, "extent at frame", f, extent, extent_left > 0);
+		extent_left = !extent ? 0 : extent_left ? extent_left - 1 : hp_frame_page(word) - 1;
+	}
+	return extent_left ? broken(error, "extent at frame", frames, 0, extent_left) : 0;
+}
+
+static int check_regions(const struct hp_pool_view *view, hp_error *error)
+{
+	for (uint32_t r = 0; r < view->shared->regions; r++) {
+		const struct hp_region *region = &view->regions[r];
+		uint64_t first = (uint64_t)r * HP_REGION_FRAMES;
+		uint64_t is_free_now = hp_bitmap_count(view->free_map, first, HP_REGION_FRAMES);
+		uint64_t zeroed = hp_bitmap_count(view->zeroed_map, first, HP_REGION_FRAMES);
+
+		if (region->free != is_free_now)
+			return broken(error, "free frames of region", r, region->free, is_free_now);
+		if (region->zeroed != zeroed)
+			return broken(error, "zeroed frames of region", r, region->zeroed, zeroed);
+	}
+	return 0;
+}
+
+static int check_sums(const struct hp_pool_view *view, const uint64_t *count, hp_error *error)
+{
+	uint64_t uncommitted = atomic_load(&view->shared->uncommitted), reserved = atomic_load(&view->shared->reserved);
+	uint64_t is_free_now = count[HP_FRAME_FREE_ZEROED] + count[HP_FRAME_FREE_DIRTY];
+
+	if (count[HP_FRAME_ZEROING])
+		return broken(error, "frames that are being zeroed while nothing runs", 0, count[HP_FRAME_ZEROING], 0);
+	if (uncommitted + reserved != is_free_now)
+		return broken(error, "uncommitted and reserved frames", uncommitted, uncommitted + reserved,
+		              is_free_now);
+	return 0;
+}
+
+int hp_pool_check(hp_pool pool, hp_error *error)
+{
+	uint64_t count[HP_FRAME_STATES] = {0};
+	struct hp_pool_view *view;
+	struct hp_thread *t;
+	sigset_t saved;
+	int result = hp_pool_enter(pool.id, &t, error);
+
+	if (result)
+		return result;
+	view = t->pool;
+	hp_pool_reap(t);
+	hp_workers_pause(view);
+	hp_signals_block(&saved);
+	hp_mutex_lock(&view->shared->extents_lock, t->owner);
+	hp_caches_drain_locked(view, t->owner);
+	result = check_frames(view, count, error);
+	if (!result)
+		result = check_regions(view, error);
+	if (!result)
+		result = check_sums(view, count, error);
+	hp_mutex_unlock(&view->shared->extents_lock);
+	hp_signals_restore(&saved);
+	if (!result)
+		result = hp_pool_check_layers(t, error);
+	hp_workers_resume(view);
+	return result;
+}

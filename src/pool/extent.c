@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: MIT */
+#include "pool/extent.h"
+
+#include "base/bitmap.h"
+
+#include <errno.h>
+#include <sched.h>
+
+#define CACHE_REFILL 8u  /* frames moved to a CPU's cache at once */
+#define REGIONS_TRIED 8u /* regions with free frames that are searched before a shorter run is good enough */
+
+/* ---- promises --------------------------------------------------------------------------------------------------- */
+
+int hp_commit(struct hp_pool_view *view, uint64_t frames)
+{
+	uint64_t have = atomic_load_explicit(&view->shared->uncommitted, memory_order_relaxed);
+
+	do {
+		if (have < frames)
+			return -ENOMEM;
+	} while (!atomic_compare_exchange_weak_explicit(&view->shared->uncommitted, &have, have - frames,
+	                                                memory_order_acq_rel, memory_order_relaxed));
+	return 0;
+}
+
+void hp_uncommit(struct hp_pool_view *view, uint64_t frames)
+{
+	atomic_fetch_add_explicit(&view->shared->uncommitted, frames, memory_order_acq_rel);
+}
+
+/* ---- maps and regions, under the extents lock ------------------------------------------------------------------- */
+
+static struct hp_region *region_of(const struct hp_pool_view *view, hp_frame_id frame)
+{
+	return &view->regions[frame / HP_REGION_FRAMES];
+}
+
+/* How much of [first, first + count) lies in the region of `first`. */
+static uint32_t within_region(hp_frame_id first, uint32_t count)
+{
+	uint32_t left = HP_REGION_FRAMES - first % HP_REGION_FRAMES;
+
+	return count < left ? count : left;
+}
+
+static void remove_locked(struct hp_pool_view *view, hp_frame_id first, uint32_t count)
+{
+	while (count) {
+		uint32_t part = within_region(first, count);
+		struct hp_region *region = region_of(view, first);
+
+		region->free = (uint16_t)(region->free - part);
+		region->zeroed = (uint16_t)(region->zeroed - hp_bitmap_count(view->zeroed_map, first, part));
+		hp_bitmap_clear(view->free_map, first, part);
+		hp_bitmap_clear(view->zeroed_map, first, part);
+		first += part;
+		count -= part;
+	}
+}
+
+/* Frames of one kind: all zeroed, or none. */
+static void add_locked(struct hp_pool_view *view, hp_frame_id first, uint32_t count, bool zeroed)
+{
+	while (count) {
+		uint32_t part = within_region(first, count);
+		struct hp_region *region = region_of(view, first);
+
+		HP_DEBUG_ASSERT(hp_bitmap_count(view->free_map, first, part) == 0);
+		region->free = (uint16_t)(region->free + part);
+		hp_bitmap_set(view->free_map, first, part);
+		if (zeroed) {
+			region->zeroed = (uint16_t)(region->zeroed + part);
+			hp_bitmap_set(view->zeroed_map, first, part);
+		}
+		first += part;
+		count -= part;
+	}
+}
+
+/* The frames after the last one of the segment that holds `frame`. */
+static uint64_t segment_end(const struct hp_pool_view *view, hp_frame_id frame)
+{
+	uint32_t regions = view->shared->regions / view->shared->segments;
+
+	return ((uint64_t)frame / HP_REGION_FRAMES / regions + 1) * regions * HP_REGION_FRAMES;
+}
+
+/* Takes what is set in `map` from `first` on, up to `want`. */
+static uint32_t take_at_locked(struct hp_pool_view *view, const uint64_t *map, hp_frame_id first, uint32_t want)
+{
+	uint64_t end = hp_min((uint64_t)first + want, segment_end(view, first));
+	uint32_t n = (uint32_t)(hp_bitmap_next_clear(map, first, end) - first);
+
+	remove_locked(view, first, n);
+	return n;
+}
+
+struct run {
+	hp_frame_id first;
+	uint32_t count;
+};
+
+/* The first run of `want` in a region, or its longest. */
+static struct run run_in_region(const uint64_t *map, uint32_t region, uint32_t want)
+{
+	uint64_t at = (uint64_t)region * HP_REGION_FRAMES, end = at + HP_REGION_FRAMES;
+	struct run best = {HP_NO_FRAME, 0};
+
+	while (best.count < want && (at = hp_bitmap_next_set(map, at, end)) != HP_BITMAP_NONE) {
+		uint64_t stop = hp_bitmap_next_clear(map, at, end);
+
+		if (stop - at > best.count)
+			best = (struct run){(hp_frame_id)at, (uint32_t)(stop - at)};
+		at = stop;
+	}
+	return best;
+}
+
+/*
+ * The best run for `want` frames, in this order of preference: long enough; outside of what files have claimed; in a
+ * region that is broken up already, so that whole ones stay for those who need them.
+ */
+static struct run find_locked(struct hp_pool_view *view, bool zeroed, bool claimed, uint32_t want)
+{
+	const uint64_t *map = zeroed ? view->zeroed_map : view->free_map;
+	struct run best = {HP_NO_FRAME, 0}, whole = {HP_NO_FRAME, 0};
+	uint32_t regions = view->shared->regions, tried = 0;
+
+	for (uint32_t i = 0; i < regions && best.count < want && tried < REGIONS_TRIED; i++) {
+		uint32_t r = (view->shared->cursor + i) % regions;
+		const struct hp_region *region = &view->regions[r];
+
+		if ((zeroed ? region->zeroed : region->free) == 0 || (region->claim != 0) != claimed)
+			continue;
+		if (region->free == HP_REGION_FRAMES && want < HP_REGION_FRAMES) {
+			if (!whole.count)
+				whole = run_in_region(map, r, want);
+			continue;
+		}
+		struct run found = run_in_region(map, r, want);
+
+		if (found.count > best.count)
+			best = found;
+		tried++;
+	}
+	return best.count < want && whole.count > best.count ? whole : best;
+}
+
+/* Zeroed frames first, claimed regions last: a claim is a wish, broken up when nothing else is left. */
+static uint32_t take_best_locked(struct hp_pool_view *view, uint32_t want, hp_frame_id *first)
+{
+	struct run run = find_locked(view, true, false, want);
+
+	if (run.count < want) {
+		struct run any = find_locked(view, false, false, want);
+
+		if (any.count > run.count)
+			run = any;
+	}
+	if (!run.count)
+		run = find_locked(view, false, true, want);
+	if (!run.count)
+		return 0;
+	run.count = run.count < want ? run.count : want;
+	region_of(view, run.first)->claim = 0;
+	view->shared->cursor = run.first / HP_REGION_FRAMES;
+	remove_locked(view, run.first, run.count);
+	*first = run.first;
+	return run.count;
+}
+
+/* ---- CPU caches ------------------------------------------------------------------------------------------------- */
+
+static struct hp_cpu_cache *own_cache(struct hp_pool_view *view)
+{
+	int cpu = sched_getcpu();
+
+	return &view->caches[cpu < 0 ? 0 : (uint32_t)cpu % HP_CPU_CACHES];
+}
+
+static bool pop_cache(struct hp_thread *t, struct hp_cpu_cache *cache, hp_frame_id *frame)
+{
+	bool found;
+
+	hp_mutex_lock(&cache->lock, t->owner);
+	found = cache->count > 0;
+	if (found)
+		*frame = cache->frame[--cache->count];
+	hp_mutex_unlock(&cache->lock);
+	return found;
+}
+
+/* Both locks are held while frames move, so that one who holds the extents lock sees every free frame. */
+static void refill_cache_locked(struct hp_thread *t, struct hp_cpu_cache *cache)
+{
+	struct hp_pool_view *view = t->pool;
+	struct run run = find_locked(view, true, false, CACHE_REFILL);
+
+	if (!run.count)
+		return;
+	hp_mutex_lock(&cache->lock, t->owner);
+	for (uint32_t i = 0; i < run.count && i < CACHE_REFILL && cache->count < CACHE_REFILL; i++) {
+		remove_locked(view, run.first + i, 1);
+		cache->frame[cache->count++] = run.first + i;
+	}
+	hp_mutex_unlock(&cache->lock);
+}
+
+void hp_caches_drain_locked(struct hp_pool_view *view, hp_owner owner)
+{
+	for (uint32_t i = 0; i < HP_CPU_CACHES; i++) {
+		struct hp_cpu_cache *cache = &view->caches[i];
+
+		hp_mutex_lock(&cache->lock, owner);
+		while (cache->count)
+			add_locked(view, cache->frame[--cache->count], 1, true);
+		hp_mutex_unlock(&cache->lock);
+	}
+}
+
+/* ---- taking and giving back ------------------------------------------------------------------------------------- */
+
+uint32_t hp_take(struct hp_thread *t, hp_frame_id hint, uint32_t want, hp_frame_id *first)
+{
+	struct hp_pool_view *view = t->pool;
+	bool single = want == 1 && hint == HP_NO_FRAME;
+
+	/*
+	 * The caller has committed, so a free frame is there; but a search may miss it, because frames move while it
+	 * looks: they are given back to a place that it has passed. Each miss is somebody else's success.
+	 */
+	for (;;) {
+		struct hp_cpu_cache *cache = own_cache(view);
+		uint32_t n = 0;
+
+		if (single && pop_cache(t, cache, first))
+			return 1;
+		hp_mutex_lock(&view->shared->extents_lock, t->owner);
+		if (hint != HP_NO_FRAME) {
+			*first = hint;
+			n = take_at_locked(view, view->free_map, hint, want);
+		}
+		if (!n)
+			n = take_best_locked(view, want, first);
+		if (!n) {
+			hp_caches_drain_locked(view, t->owner);
+			n = take_best_locked(view, want, first);
+		}
+		if (n && single)
+			refill_cache_locked(t, cache);
+		hp_mutex_unlock(&view->shared->extents_lock);
+		if (n)
+			return n;
+		sched_yield();
+	}
+}
+
+uint32_t hp_take_zeroed_at(struct hp_thread *t, hp_frame_id hint, uint32_t want)
+{
+	struct hp_pool_view *view = t->pool;
+	uint32_t n;
+
+	hp_mutex_lock(&view->shared->extents_lock, t->owner);
+	n = take_at_locked(view, view->zeroed_map, hint, want);
+	hp_mutex_unlock(&view->shared->extents_lock);
+	return n;
+}
+
+/* The first frame of `want` free ones in a row in one segment, or HP_NO_FRAME. */
+static hp_frame_id find_run_locked(const struct hp_pool_view *view, unsigned segment, uint32_t want, bool claimed)
+{
+	uint32_t regions = view->shared->regions / view->shared->segments;
+	uint64_t at = (uint64_t)segment * regions * HP_REGION_FRAMES, end = at + (uint64_t)regions * HP_REGION_FRAMES;
+	bool aligned = want % HP_REGION_FRAMES == 0;
+
+	while ((at = hp_bitmap_find_set_run(view->free_map, at, end, want)) != HP_BITMAP_NONE) {
+		uint64_t aligned_at = aligned ? hp_align_up(at, HP_REGION_FRAMES) : at, next = aligned_at + 1;
+
+		if (aligned_at + want <= end &&
+		    hp_bitmap_next_clear(view->free_map, aligned_at, aligned_at + want) == aligned_at + want) {
+			uint64_t r = aligned_at / HP_REGION_FRAMES, last = (aligned_at + want - 1) / HP_REGION_FRAMES;
+
+			while (r <= last && (claimed || !view->regions[r].claim))
+				r++;
+			if (r > last)
+				return (hp_frame_id)aligned_at;
+			next = (r + 1) * HP_REGION_FRAMES;
+		}
+		at = next;
+	}
+	return HP_NO_FRAME;
+}
+
+bool hp_take_run(struct hp_thread *t, uint32_t want, hp_frame_id *first)
+{
+	struct hp_pool_view *view = t->pool;
+	hp_frame_id found = HP_NO_FRAME;
+
+	hp_mutex_lock(&view->shared->extents_lock, t->owner);
+	for (unsigned pass = 0; pass < 2 && found == HP_NO_FRAME; pass++) {
+		if (pass == 1)
+			hp_caches_drain_locked(view, t->owner);
+		for (unsigned s = 0; s < view->shared->segments && found == HP_NO_FRAME; s++)
+			found = find_run_locked(view, s, want, pass == 1);
+	}
+	if (found != HP_NO_FRAME) {
+		for (uint64_t r = found / HP_REGION_FRAMES; r <= (found + want - 1) / HP_REGION_FRAMES; r++)
+			view->regions[r].claim = 0;
+		remove_locked(view, found, want);
+		*first = found;
+	}
+	hp_mutex_unlock(&view->shared->extents_lock);
+	return found != HP_NO_FRAME;
+}
+
+hp_frame_id hp_take_dirty(struct hp_thread *t)
+{
+	struct hp_pool_view *view = t->pool;
+	hp_frame_id found = HP_NO_FRAME;
+
+	hp_mutex_lock(&view->shared->extents_lock, t->owner);
+	for (uint32_t r = 0; r < view->shared->regions && found == HP_NO_FRAME; r++) {
+		uint64_t first = (uint64_t)r * HP_REGION_FRAMES, words = HP_REGION_FRAMES / 64;
+
+		if (view->regions[r].free == view->regions[r].zeroed)
+			continue;
+		for (uint64_t w = first / 64; w < first / 64 + words && found == HP_NO_FRAME; w++) {
+			uint64_t dirty = view->free_map[w] & ~view->zeroed_map[w];
+
+			if (dirty)
+				found = (hp_frame_id)(w * 64 + (uint64_t)__builtin_ctzll(dirty));
+		}
+	}
+	if (found != HP_NO_FRAME)
+		remove_locked(view, found, 1);
+	hp_mutex_unlock(&view->shared->extents_lock);
+	return found;
+}
+
+void hp_put(struct hp_thread *t, hp_frame_id first, uint32_t count)
+{
+	struct hp_pool_view *view = t->pool;
+
+	hp_mutex_lock(&view->shared->extents_lock, t->owner);
+	while (count) {
+		enum hp_frame_state state = hp_frame_state(hp_frame_load(&view->frames[first]));
+		uint32_t same = 1;
+
+		HP_ASSERT(state == HP_FRAME_FREE_ZEROED || state == HP_FRAME_FREE_DIRTY);
+		while (same < count && hp_frame_state(hp_frame_load(&view->frames[first + same])) == state)
+			same++;
+		add_locked(view, first, same, state == HP_FRAME_FREE_ZEROED);
+		first += same;
+		count -= same;
+	}
+	hp_mutex_unlock(&view->shared->extents_lock);
+}
+
+void hp_release(struct hp_thread *t, hp_frame_id first, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++)
+		hp_frame_release(&t->pool->frames[first + i]);
+	hp_put(t, first, count);
+	hp_uncommit(t->pool, count);
+	hp_workers_notify(t->pool);
+}
+
+/* ---- claims ----------------------------------------------------------------------------------------------------- */
+
+hp_frame_id hp_region_claim(struct hp_thread *t, uint32_t file, hp_frame_id wish)
+{
+	struct hp_pool_view *view = t->pool;
+	uint32_t found = UINT32_MAX;
+
+	hp_mutex_lock(&view->shared->extents_lock, t->owner);
+	if (wish != HP_NO_FRAME && wish / HP_REGION_FRAMES < view->shared->regions &&
+	    region_of(view, wish)->free == HP_REGION_FRAMES && !region_of(view, wish)->claim)
+		found = wish / HP_REGION_FRAMES;
+	for (uint32_t r = 0;
+	     r < view->shared->regions && (found == UINT32_MAX || view->regions[found].zeroed < HP_REGION_FRAMES);
+	     r++) {
+		const struct hp_region *region = &view->regions[r];
+
+		if (region->free == HP_REGION_FRAMES && !region->claim &&
+		    (found == UINT32_MAX || region->zeroed > view->regions[found].zeroed))
+			found = r;
+	}
+	if (found != UINT32_MAX)
+		view->regions[found].claim = file;
+	hp_mutex_unlock(&view->shared->extents_lock);
+	return found == UINT32_MAX ? HP_NO_FRAME : found * HP_REGION_FRAMES;
+}
+
+hp_frame_id hp_find_free(struct hp_thread *t, hp_frame_id wish, uint32_t want)
+{
+	struct hp_pool_view *view = t->pool;
+	struct run run = {HP_NO_FRAME, 0};
+
+	hp_mutex_lock(&view->shared->extents_lock, t->owner);
+	if (wish != HP_NO_FRAME && wish / HP_REGION_FRAMES < view->shared->regions &&
+	    hp_bitmap_next_clear(view->free_map, wish, (uint64_t)wish + want) == (uint64_t)wish + want)
+		run = (struct run){wish, want};
+	if (!run.count)
+		run = find_locked(view, true, false, want);
+	if (run.count < want)
+		run = find_locked(view, false, false, want);
+	hp_mutex_unlock(&view->shared->extents_lock);
+	return run.first;
+}
+
+void hp_region_unclaim(struct hp_thread *t, uint32_t file, hp_frame_id first)
+{
+	struct hp_pool_view *view = t->pool;
+
+	hp_mutex_lock(&view->shared->extents_lock, t->owner);
+	if (region_of(view, first)->claim == file)
+		region_of(view, first)->claim = 0;
+	hp_mutex_unlock(&view->shared->extents_lock);
+}

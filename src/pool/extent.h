@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Free frames: promising, taking, giving back.
+ *
+ * A caller first commits (a promise that cannot fail later), then takes, then uses. Between take and use the frames are
+ * in no map; their state still says free. All functions are signal safe; signals are blocked.
+ */
+#ifndef HP_POOL_EXTENT_H
+#define HP_POOL_EXTENT_H
+
+#include "pool/pool.h"
+
+/* Promises `frames` free frames. -ENOMEM: not as many are uncommitted. */
+int hp_commit(struct hp_pool_view *view, uint64_t frames);
+void hp_uncommit(struct hp_pool_view *view, uint64_t frames);
+
+/*
+ * Takes up to `want` committed frames in a row, from `hint` on if that is free, else from the best place. Returns how
+ * many, at least 1. They may be dirty.
+ */
+uint32_t hp_take(struct hp_thread *t, hp_frame_id hint, uint32_t want, hp_frame_id *first);
+/* The same, for frames zeroed already, at `hint` only: may return 0. */
+uint32_t hp_take_zeroed_at(struct hp_thread *t, hp_frame_id hint, uint32_t want);
+/* Takes exactly `want` committed frames in a row, aligned to a region if `want` is a multiple of it. False: no such
+ * run. */
+bool hp_take_run(struct hp_thread *t, uint32_t want, hp_frame_id *first);
+/* Takes one dirty frame for a worker. HP_NO_FRAME: none. */
+hp_frame_id hp_take_dirty(struct hp_thread *t);
+
+/* Puts free frames (taken and not used) back, whatever their state. Does not uncommit. */
+void hp_put(struct hp_thread *t, hp_frame_id first, uint32_t count);
+/* Gives used frames up: they become dirty, free and uncommitted. */
+void hp_release(struct hp_thread *t, hp_frame_id first, uint32_t count);
+
+/* Takes a whole free region for pages of `file`, `wish` if it is one; the first frame, or HP_NO_FRAME. */
+hp_frame_id hp_region_claim(struct hp_thread *t, uint32_t file, hp_frame_id wish);
+void hp_region_unclaim(struct hp_thread *t, uint32_t file, hp_frame_id first);
+
+/* Where a run of `want` free frames begins, or the longest there is; `wish` if one begins there. Takes nothing. */
+hp_frame_id hp_find_free(struct hp_thread *t, hp_frame_id wish, uint32_t want);
+
+/* Moves the frames of every CPU's cache back to the maps. */
+void hp_caches_drain_locked(struct hp_pool_view *view, hp_owner owner);
+
+#endif

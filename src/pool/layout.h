@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What a pool keeps in the arena, section by section. Records of the layers above have fixed sizes here, which those
+ * layers assert.
+ */
+#ifndef HP_POOL_LAYOUT_H
+#define HP_POOL_LAYOUT_H
+
+#include "arena/arena.h"
+#include "arena/intent.h"
+#include "arena/pages.h"
+#include "arena/table.h"
+#include "sync/fault_mutex.h"
+#include "sync/process.h"
+
+#define HP_FILES_MAX 4096u
+#define HP_VMAS_MAX 65536u
+#define HP_CPU_CACHES 64u
+#define HP_SEGMENTS_MAX 2u /* hugetlb, and shared memory for the rest */
+
+#define HP_FILE_RECORD_SIZE 192u
+#define HP_VMA_RECORD_SIZE 64u
+
+enum hp_pool_section {
+	HP_SECTION_SHARED,
+	HP_SECTION_PROCESSES,
+	HP_SECTION_SLOTS,
+	HP_SECTION_INTENTS,
+	HP_SECTION_FAULT_MUTEXES,
+	HP_SECTION_CPU_CACHES,
+	HP_SECTION_REGIONS,
+	HP_SECTION_FRAMES,
+	HP_SECTION_ZEROED_MAP,
+	HP_SECTION_FREE_MAP,
+	HP_SECTION_FILES,
+	HP_SECTION_VMAS,
+	HP_SECTION_OPENS,
+	HP_SECTION_PAGES_MAP,
+	HP_SECTION_PAGES,
+	HP_SECTIONS,
+};
+
+/* One GiB of frames: the unit of claims, and a summary that spares searching the bitmaps. Under the extents lock. */
+struct hp_region {
+	uint16_t free;   /* bits set in the free map: zeroed and dirty ones */
+	uint16_t zeroed; /* of these */
+	uint32_t claim;  /* number of the file whose pages should come here, or 0 */
+};
+
+/* A few zeroed frames for one CPU, so that single frames are taken without the extents lock. */
+struct hp_cpu_cache {
+	struct hp_mutex lock;
+	uint32_t count;     /* under lock */
+	uint32_t frame[14]; /* under lock; state FREE_ZEROED, bits clear in both maps */
+} __attribute__((aligned(HP_CACHE_LINE)));
+
+/* Where frames come from; each has the same number of regions, filled from its start. Never changes after creation,
+ * except for `filled`. */
+struct hp_segment_record {
+	hp_backing backing;
+	uint32_t first_region;
+	_Atomic uint32_t filled; /* frames that are there, a prefix of the segment */
+	_Atomic uint32_t huge;   /* of these, made of huge pages */
+};
+
+enum hp_fill_state { HP_FILL_RUNNING = 0, HP_FILL_DONE, HP_FILL_FAILED };
+
+struct hp_pool_shared {
+	/* Never change after creation. */
+	uint32_t regions; /* of all segments */
+	uint32_t segments;
+	uint32_t fault_mutexes; /* a power of two, or 0 */
+	uint32_t fault_window;  /* pages */
+	uint32_t table_sharing;
+	uint32_t zero_mb_per_s; /* limit for each worker; 0 is none */
+	uint64_t size_frames;   /* asked for at creation */
+	struct hp_segment_record segment[HP_SEGMENTS_MAX];
+
+	_Atomic uint32_t fill_state; /* futex: enum hp_fill_state */
+	_Atomic uint64_t fill_ns;
+	hp_error fill_error; /* set before fill_state becomes FAILED; its message says why not better otherwise */
+
+	/*
+	 * Free frames that nobody was promised. Every promise takes from it first and every frame that becomes free
+	 * adds to it last, so that a promise always finds a free frame somewhere: in the maps or in a CPU's cache.
+	 */
+	_Atomic uint64_t uncommitted __attribute__((aligned(HP_CACHE_LINE)));
+	_Atomic uint64_t reserved; /* promised and not yet taken */
+
+	struct hp_mutex extents_lock __attribute__((aligned(HP_CACHE_LINE)));
+	uint32_t cursor; /* region where the search for frames starts; under extents_lock */
+
+	/* Zeroing. */
+	_Atomic uint32_t dirty_event
+		__attribute__((aligned(HP_CACHE_LINE))); /* futex: grows when frames become dirty */
+	_Atomic uint32_t clean_event;                    /* futex: grows when a worker has zeroed a frame */
+	_Atomic uint32_t workers;                        /* threads that zero */
+	_Atomic uint32_t zeroing;                        /* frames committed by workers */
+	_Atomic uint32_t pause;                          /* while above 0 no worker takes a frame */
+
+	/* Figures; relaxed. */
+	_Atomic uint64_t faults __attribute__((aligned(HP_CACHE_LINE)));
+	_Atomic uint64_t fault_pages;
+	_Atomic uint64_t zeroed_by_worker;
+	_Atomic uint64_t zeroed_by_caller;
+
+	struct hp_mutex reap_lock __attribute__((aligned(HP_CACHE_LINE)));
+	_Atomic uint32_t file_generation;
+	struct hp_table files __attribute__((aligned(HP_CACHE_LINE)));
+	struct hp_table vmas __attribute__((aligned(HP_CACHE_LINE)));
+	struct hp_pages pages __attribute__((aligned(HP_CACHE_LINE)));
+};
+
+#endif

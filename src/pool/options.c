@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT */
+/* What a caller asked for, checked. */
+#include "pool/pool.h"
+
+#include "base/error.h"
+#include "base/machine.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_fault_window(uint64_t value)
+{
+	return hp_is_power_of_two(value) && value <= HP_REGION_FRAMES;
+}
+
+static bool is_fault_mutexes(uint64_t value)
+{
+	return value == 0 || (hp_is_power_of_two(value) && value <= HP_FAULT_MUTEXES_MAX);
+}
+
+static bool is_rate(uint64_t value)
+{
+	return value <= UINT32_MAX;
+}
+
+static const struct tuning_key {
+	const char *name;
+	size_t offset; /* in struct hp_tuning */
+	bool (*is_valid)(uint64_t value);
+	bool zero_is_unsafe;
+	const char *valid;
+} tuning_keys[] = {
+	{"fault_window", offsetof(struct hp_tuning, fault_window), is_fault_window, false,
+         "a power of two from 1 to 512"},
+	{"fault_mutexes", offsetof(struct hp_tuning, fault_mutexes), is_fault_mutexes, true,
+         "a power of two up to 4096, or 0 with HP_POOL_UNSAFE"},
+	{"zero_mb_per_s", offsetof(struct hp_tuning, zero_mb_per_s), is_rate, false, "a number"},
+};
+
+static int parse_pair(const char *pair, size_t length, bool unsafe, struct hp_tuning *tuning, hp_error *error)
+{
+	for (size_t i = 0; i < sizeof(tuning_keys) / sizeof(tuning_keys[0]); i++) {
+		const struct tuning_key *key = &tuning_keys[i];
+		size_t name = strlen(key->name);
+		char *end;
+		uint64_t value;
+
+		if (length <= name || strncmp(pair, key->name, name) != 0 || pair[name] != '=')
+			continue;
+		value = strtoull(pair + name + 1, &end, 10);
+		if (end == pair + name + 1 || end != pair + length || pair[name + 1] == '-' || !key->is_valid(value) ||
+		    (value == 0 && key->zero_is_unsafe && !unsafe))
+			return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "tuning: %s takes %s", key->name, key->valid);
+		*(uint32_t *)((char *)tuning + key->offset) = (uint32_t)value;
+		return 0;
+	}
+	return hp_fail(error, -EINVAL, HP_LIMIT_NONE,
+	               "tuning: unknown word at \"%s\"; known are fault_window=N, fault_mutexes=N, zero_mb_per_s=N",
+	               pair);
+}
+
+int hp_tuning_parse(const char *text, bool unsafe, struct hp_tuning *tuning, hp_error *error)
+{
+	*tuning = (struct hp_tuning){.fault_window = 16, .fault_mutexes = hp_fault_mutexes_for(hp_cpu_count())};
+	for (const char *p = text ? text : ""; *p;) {
+		size_t length = strcspn(p, " ");
+		int result = length ? parse_pair(p, length, unsafe, tuning, error) : 0;
+
+		if (result)
+			return result;
+		p += length ? length : 1;
+	}
+	return 0;
+}
+
+#define FRAMES_MAX ((uint64_t)1 << 30) /* of one pool: 2 PiB */
+
+int hp_options_check(const hp_pool_options *given, hp_pool_options *options, hp_error *error)
+{
+	const uint32_t known = HP_POOL_BACKGROUND | HP_POOL_UNSAFE | HP_POOL_NO_TABLE_SHARING;
+
+	if (!given || given->struct_size < offsetof(hp_pool_options, tuning) + sizeof(given->tuning))
+		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "options: set struct_size with HP_POOL_OPTIONS_INIT");
+	*options = *given;
+	if (options->flags & ~known)
+		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "options: unknown flags 0x%x", options->flags & ~known);
+	if (options->backing > HP_BACKING_BASE)
+		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "options: unknown backing %u", options->backing);
+	if (options->size == 0)
+		return hp_fail(error, -EINVAL, HP_LIMIT_NONE,
+		               "options: size is 0; a pool has at least one frame of 2 MiB");
+	if (options->max_size == 0)
+		options->max_size = options->size;
+	if (options->max_size < options->size)
+		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "options: max_size %lu is less than size %lu",
+		               options->max_size, options->size);
+	if (hp_frames_up(options->max_size) > FRAMES_MAX)
+		return hp_fail(error, -EINVAL, HP_LIMIT_NONE,
+		               "options: %lu bytes are more than a pool can have (2 PiB)", options->max_size);
+	return 0;
+}

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * One process's view of a pool, and one thread's part in it. Everything that is shared is in the arena (pool/layout.h).
+ */
+#ifndef HP_POOL_POOL_H
+#define HP_POOL_POOL_H
+
+#include "pool/frame.h"
+#include "pool/layout.h"
+#include "sync/signals.h"
+
+#define HP_POOLS_MAX 16u /* of one process */
+
+struct hp_workers;
+struct hp_background_fill;
+
+struct hp_pool_view {
+	/* Never change while the view is open. */
+	struct hp_os *os;
+	struct hp_arena arena;
+	struct hp_pool_shared *shared;
+	struct hp_processes processes;
+	struct hp_slot *slots;
+	struct hp_intents *intents; /* by slot */
+	struct hp_fault_mutex *fault_mutexes;
+	struct hp_cpu_cache *caches;
+	struct hp_region *regions;
+	struct hp_frame *frames;
+	uint64_t *zeroed_map, *free_map; /* under the extents lock */
+	struct hp_page_store pages;
+	void *files, *vmas;      /* records of the layers above */
+	_Atomic uint16_t *opens; /* [process][file]: handles, see file/file.h */
+	hp_segment segment[HP_SEGMENTS_MAX];
+	char *direct;                    /* frame 0 in the pool's own mapping */
+	_Atomic uint32_t *direct_frames; /* [region]: frames that this process has mapped there */
+	uint32_t index;                  /* in the process's table of pools */
+	uint32_t generation;
+
+	/* Change at fork, when there is one thread. */
+	uint32_t process; /* 0: not a member (a raw clone, or no record left): engine calls fail */
+	int process_lock;
+	uint32_t child; /* between fork's prepare and its end: the record made for the child */
+	int child_lock;
+
+	struct hp_workers *workers;         /* threads of this process; NULL in a fork child */
+	struct hp_background_fill *filling; /* the same */
+};
+
+struct hp_thread { /* thread-local */
+	struct hp_pool_view *pool;
+	struct hp_slot *slot;
+	struct hp_intents *intents;
+	hp_owner owner;      /* what it writes into locks */
+	uint32_t generation; /* of the pool's view; another one means that this record is stale */
+};
+
+/* -- registry.c: handles, views and threads ---------------------------------------------------------------------- */
+
+/* The view of a handle, or NULL: closed, or never was. */
+struct hp_pool_view *hp_pool_find(uint64_t id);
+struct hp_pool_view *hp_pool_at(uint32_t index);
+/* Enters an initialised view into the table: its index and generation are set. -EMFILE. */
+int hp_pool_register(struct hp_pool_view *view);
+void hp_pool_unregister(struct hp_pool_view *view);
+/*
+ * The calling thread's part in the pool. 0; -ECHILD this process is not a member; -EAGAIN no slot is left. An ordinary
+ * call makes sure that the slot is given up when the thread ends; one that first comes in the fault path, signals
+ * blocked, leaves it to the kernel to mark it.
+ */
+int hp_thread_enter(struct hp_pool_view *view, struct hp_thread **thread);
+int hp_thread_enter_blocked(struct hp_pool_view *view, struct hp_thread **thread);
+/* In a fork child: forgets the parent's slots. */
+void hp_threads_forget(void);
+/* Gives the calling thread's slot up; true if another thread of this process still holds one. */
+bool hp_thread_leave(struct hp_pool_view *view);
+
+/* -- hooks: what the layers above know about a process ---------------------------------------------------------- */
+
+struct hp_pool_hooks {
+	/* Takes back everything the dead process had: handles, mappings. */
+	void (*reap)(struct hp_thread *t, uint32_t process);
+	/* Handles and mappings of this process, for hp_pool_close. */
+	bool (*in_use)(struct hp_pool_view *view);
+	/* The layer's invariants: 0, or -EUCLEAN and the first violation. Nothing else runs. */
+	int (*check)(struct hp_thread *t, hp_error *error);
+};
+void hp_pool_hooks_add(const struct hp_pool_hooks *hooks);
+bool hp_pool_in_use(struct hp_pool_view *view);
+int hp_pool_check_layers(struct hp_thread *t, hp_error *error);
+/* Buries dead processes. Returns how many. Not in the fault path. */
+uint32_t hp_pool_reap(struct hp_thread *t);
+void hp_pool_reap_one(struct hp_thread *t, uint32_t process);
+
+/* -- pool.c ------------------------------------------------------------------------------------------------------ */
+
+/* hp_pool_create, when the layers have been joined (space/library.c). */
+int hp_pool_make(struct hp_os *os, const hp_pool_options *options, hp_pool *pool, hp_error *error);
+/*
+ * The way into every ordinary call: finds the pool and the thread's part in it, and explains what is wrong otherwise.
+ * When slots have run out it takes those of dead processes first.
+ */
+int hp_pool_enter(uint64_t id, struct hp_thread **t, hp_error *error);
+/* Commits frames. When short it first waits for frames that workers have in hand, then takes back what the dead had. */
+int hp_pool_promise(struct hp_thread *t, uint64_t frames, hp_error *error);
+
+/* -- options.c --------------------------------------------------------------------------------------------------- */
+
+struct hp_tuning {
+	uint32_t fault_window, fault_mutexes, zero_mb_per_s;
+};
+int hp_tuning_parse(const char *text, bool unsafe, struct hp_tuning *tuning, hp_error *error);
+int hp_options_check(const hp_pool_options *given, hp_pool_options *options, hp_error *error);
+
+/* -- direct.c: the pool's own mapping of its memory --------------------------------------------------------------- */
+
+/* The segment record of a frame and the frame's offset in it. */
+unsigned hp_segment_of(const struct hp_pool_view *view, hp_frame_id frame, uint64_t *offset);
+/* The address of a frame, mapped in this process when needed. NULL: it could not be mapped. Signal safe. */
+void *hp_direct(struct hp_pool_view *view, hp_frame_id frame);
+/* Maps frames of a region that were filled up to now. */
+int hp_direct_map_region(struct hp_pool_view *view, uint32_t region, uint32_t frames);
+
+/* -- fill.c ------------------------------------------------------------------------------------------------------ */
+
+/* Fills the pool; its result stands in shared->fill_state and fill_error afterwards. */
+int hp_pool_fill(struct hp_thread *t, const hp_pool_options *options, hp_error *error);
+
+/* -- zeroing.c --------------------------------------------------------------------------------------------------- */
+
+/* Zeroes the dirty ones among frames that the caller has taken. -ENOMEM: a frame could not be mapped. Signal safe. */
+int hp_frames_make_zeroed(struct hp_thread *t, hp_frame_id first, uint32_t count);
+int hp_workers_start(struct hp_pool_view *view, uint32_t count);
+void hp_workers_stop(struct hp_pool_view *view);
+/* Holds workers off and waits until no frame is in their hands. Nests. */
+void hp_workers_pause(struct hp_pool_view *view);
+void hp_workers_resume(struct hp_pool_view *view);
+void hp_workers_notify(struct hp_pool_view *view);
+
+#endif

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: MIT */
+/* Handles, the pools of this process, and the threads' part in them. */
+#include "pool/pool.h"
+
+#include "base/log.h"
+#include "os/sentinel.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+/* An entry is set when the view is whole and cleared before it is destroyed; `generations` never repeats for an index.
+ */
+static _Atomic(struct hp_pool_view *) views[HP_POOLS_MAX];
+static _Atomic uint32_t generations[HP_POOLS_MAX];
+
+static __thread struct hp_thread threads[HP_POOLS_MAX];
+static pthread_key_t thread_end_key;
+static pthread_once_t thread_end_once = PTHREAD_ONCE_INIT;
+
+static const struct hp_pool_hooks *hooks[4];
+static unsigned hook_count;
+
+/* ---- handles ---------------------------------------------------------------------------------------------------- */
+
+struct hp_pool_view *hp_pool_at(uint32_t index)
+{
+	return index < HP_POOLS_MAX ? atomic_load_explicit(&views[index], memory_order_acquire) : NULL;
+}
+
+/* A handle is the index plus 1 in its low 8 bits, and the generation above. */
+struct hp_pool_view *hp_pool_find(uint64_t id)
+{
+	uint32_t index = (uint32_t)(id & 0xff) - 1;
+	struct hp_pool_view *view = hp_pool_at(index);
+
+	return view && view->generation == id >> 8 ? view : NULL;
+}
+
+int hp_pool_register(struct hp_pool_view *view)
+{
+	for (uint32_t i = 0; i < HP_POOLS_MAX; i++) {
+		struct hp_pool_view *expected = NULL;
+
+		view->index = i;
+		view->generation = atomic_load(&generations[i]) + 1;
+		if (!atomic_compare_exchange_strong(&views[i], &expected, view))
+			continue;
+		atomic_store(&generations[i], view->generation);
+		return 0;
+	}
+	return -EMFILE;
+}
+
+void hp_pool_unregister(struct hp_pool_view *view)
+{
+	atomic_store(&views[view->index], NULL);
+}
+
+/* ---- threads ---------------------------------------------------------------------------------------------------- */
+
+static bool is_current(const struct hp_thread *t, const struct hp_pool_view *view)
+{
+	return t->pool == view && t->generation == view->generation && t->slot;
+}
+
+static void leave(struct hp_thread *t)
+{
+	sigset_t saved;
+
+	hp_signals_block(&saved);
+	hp_slot_release(t->slot);
+	memset(t, 0, sizeof(*t));
+	hp_signals_restore(&saved);
+}
+
+static void on_thread_end(void *unused)
+{
+	for (uint32_t i = 0; i < HP_POOLS_MAX; i++) {
+		struct hp_pool_view *view = hp_pool_at(i);
+
+		if (view && is_current(&threads[i], view))
+			leave(&threads[i]);
+	}
+}
+
+static void make_thread_end_key(void)
+{
+	pthread_key_create(&thread_end_key, on_thread_end);
+}
+
+int hp_thread_enter_blocked(struct hp_pool_view *view, struct hp_thread **thread)
+{
+	struct hp_thread *t = &threads[view->index];
+
+	*thread = t;
+	if (view->process == 0 || !hp_sentinel_is_armed())
+		return -ECHILD;
+	if (is_current(t, view))
+		return 0;
+	*t = (struct hp_thread){.pool = view, .generation = view->generation};
+	t->slot = hp_slot_claim(view->slots, HP_SLOTS_MAX, view->process);
+	if (!t->slot)
+		return -EAGAIN;
+	t->owner = hp_slot_owner(t->slot);
+	t->intents = &view->intents[t->slot->id];
+	atomic_store(&t->intents->depth, 0);
+	return 0;
+}
+
+int hp_thread_enter(struct hp_pool_view *view, struct hp_thread **thread)
+{
+	sigset_t saved;
+	int result;
+
+	*thread = &threads[view->index];
+	if (is_current(*thread, view) && hp_sentinel_is_armed())
+		return 0;
+	pthread_once(&thread_end_once, make_thread_end_key);
+	pthread_setspecific(thread_end_key, threads);
+	hp_signals_block(&saved);
+	result = hp_thread_enter_blocked(view, thread);
+	hp_signals_restore(&saved);
+	return result;
+}
+
+void hp_threads_forget(void)
+{
+	memset(threads, 0, sizeof(threads));
+}
+
+bool hp_thread_leave(struct hp_pool_view *view)
+{
+	struct hp_thread *t = &threads[view->index];
+
+	if (is_current(t, view))
+		leave(t);
+	return hp_slots_process_has_thread(view->slots, HP_SLOTS_MAX, view->process);
+}
+
+/* ---- hooks and dead processes ----------------------------------------------------------------------------------- */
+
+void hp_pool_hooks_add(const struct hp_pool_hooks *added)
+{
+	HP_ASSERT(hook_count < sizeof(hooks) / sizeof(hooks[0]));
+	hooks[hook_count++] = added;
+}
+
+bool hp_pool_in_use(struct hp_pool_view *view)
+{
+	bool in_use = false;
+
+	for (unsigned i = 0; i < hook_count; i++)
+		in_use |= hooks[i]->in_use(view);
+	return in_use;
+}
+
+int hp_pool_check_layers(struct hp_thread *t, hp_error *error)
+{
+	int result = 0;
+
+	for (unsigned i = 0; i < hook_count && !result; i++)
+		result = hooks[i]->check(t, error);
+	return result;
+}
+
+void hp_pool_reap_one(struct hp_thread *t, uint32_t process)
+{
+	hp_intent_begin(t->intents, HP_INTENT_REAP, process, 0, 0);
+	for (unsigned i = hook_count; i-- > 0;)
+		hooks[i]->reap(t, process);
+	hp_process_release(&t->pool->processes, process);
+	hp_intent_end(t->intents);
+}
+
+uint32_t hp_pool_reap(struct hp_thread *t)
+{
+	struct hp_pool_view *view = t->pool;
+	uint32_t buried = 0;
+	sigset_t saved;
+
+	hp_signals_block(&saved);
+	if (hp_mutex_trylock(&view->shared->reap_lock, t->owner)) {
+		for (uint32_t id = 1; id < HP_PROCESSES_MAX; id++) {
+			if (id == view->process || id == view->child ||
+			    !hp_process_bury(&view->processes, id, view->process_lock))
+				continue;
+			hp_log(HP_LOG_INFO, "process %d of the pool is gone: taking back what it had",
+			       view->processes.record[id].pid);
+			hp_pool_reap_one(t, id);
+			buried++;
+		}
+		hp_mutex_unlock(&view->shared->reap_lock);
+	}
+	hp_signals_restore(&saved);
+	return buried;
+}
