@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: MIT */
+#include "file/file.h"
+
+#include "base/error.h"
+#include "file/place.h"
+#include "file/reserve.h"
+#include "pool/extent.h"
+
+#include <errno.h>
+
+/* ---- handles ---------------------------------------------------------------------------------------------------- */
+
+/* Bits 0-7: the pool's index plus 1; bits 8-31: the record's number; bits 32-63: its generation. */
+static hp_file make_handle(const struct hp_pool_view *view, uint32_t number, uint32_t generation)
+{
+	return (hp_file){(uint64_t)generation << 32 | number << 8 | (view->index + 1)};
+}
+
+static bool get_unless_zero(_Atomic uint32_t *refs)
+{
+	uint32_t seen = atomic_load_explicit(refs, memory_order_relaxed);
+
+	while (seen)
+		if (atomic_compare_exchange_weak_explicit(refs, &seen, seen + 1, memory_order_acquire,
+		                                          memory_order_relaxed))
+			return true;
+	return false;
+}
+
+int hp_file_enter(hp_file file, struct hp_thread **t, struct hp_file_use *use, hp_error *error)
+{
+	struct hp_pool_view *view = hp_pool_at((uint32_t)(file.id & 0xff) - 1);
+	uint32_t number = file.id >> 8 & 0xffffff, generation = (uint32_t)(file.id >> 32);
+	struct hp_file_record *record;
+	int result;
+
+	if (!view || number == 0 || number >= HP_FILES_MAX || generation == 0)
+		return hp_fail(error, -EBADF, HP_LIMIT_NONE, "this file is closed, or the handle never was one");
+	result = hp_pool_enter((uint64_t)view->generation << 8 | (view->index + 1), t, error);
+	if (result)
+		return result;
+	record = hp_file_at(view, number);
+	if (get_unless_zero(&record->refs)) {
+		bool open = atomic_load(hp_file_opens(view, view->process, number)) & ~HP_OPEN_PIN;
+
+		*use = (struct hp_file_use){record, number};
+		if (open && atomic_load_explicit(&record->generation, memory_order_acquire) == generation)
+			return 0;
+		hp_file_put(*t, number);
+	}
+	return hp_fail(error, -EBADF, HP_LIMIT_NONE, "this file is closed");
+}
+
+int hp_file_range(const struct hp_file_record *file, uint64_t offset, uint64_t length, uint32_t *first, uint32_t *pages,
+                  hp_error *error)
+{
+	if (!hp_is_frame_aligned(offset) || !hp_is_frame_aligned(length))
+		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "offset %lu and length %lu must be multiples of 2 MiB",
+		               offset, length);
+	if (length == 0)
+		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "length is 0");
+	if (hp_frames(offset) >= file->pages || hp_frames(length) > file->pages - hp_frames(offset))
+		return hp_fail(error, -EINVAL, HP_LIMIT_NONE,
+		               "offset %lu and length %lu reach beyond the file's %lu bytes", offset, length,
+		               hp_bytes(file->pages));
+	*first = (uint32_t)hp_frames(offset);
+	*pages = (uint32_t)hp_frames(length);
+	return 0;
+}
+
+/* ---- lives ------------------------------------------------------------------------------------------------------ */
+
+void hp_file_get(struct hp_pool_view *view, uint32_t number)
+{
+	atomic_fetch_add_explicit(&hp_file_at(view, number)->refs, 1, memory_order_relaxed);
+}
+
+/* Gives all frames back, in runs. */
+static void release_frames(struct hp_thread *t, struct hp_file_record *file)
+{
+	struct hp_index index = hp_file_index(t->pool, file);
+
+	for (uint32_t page = 0; page < file->pages;) {
+		uint32_t run = hp_index_run(index, page, file->pages - page);
+
+		if (run) {
+			hp_frame_id first = hp_index_lookup(index, page);
+
+			for (uint32_t i = 0; i < run; i++)
+				hp_index_remove(index, page + i);
+			hp_release(t, first, run);
+		}
+		page += run ? run : 1;
+	}
+}
+
+static void destroy(struct hp_thread *t, uint32_t number)
+{
+	struct hp_pool_view *view = t->pool;
+	struct hp_file_record *file = hp_file_at(view, number);
+	sigset_t saved;
+
+	hp_signals_block(&saved);
+	hp_intent_begin(t->intents, HP_INTENT_FILE_DESTROY, number, 0, 0);
+	atomic_store(&file->generation, 0);
+	hp_place_drop(t, (struct hp_file_use){file, number});
+	hp_reserve_drop(t, file);
+	if (atomic_load(&file->present))
+		release_frames(t, file);
+	hp_pages_give(&view->pages, file->index_run, hp_index_bytes(file->pages), t->owner);
+	hp_pages_give(&view->pages, file->place_run, hp_place_bytes(file->pages), t->owner);
+	hp_pages_give(&view->pages, file->reserve_run, hp_reserve_bytes(file->pages), t->owner);
+	hp_table_give(&view->shared->files, view->files, HP_FILE_RECORD_SIZE, number, t->owner);
+	hp_intent_end(t->intents);
+	hp_signals_restore(&saved);
+}
+
+void hp_file_put(struct hp_thread *t, uint32_t number)
+{
+	if (atomic_fetch_sub_explicit(&hp_file_at(t->pool, number)->refs, 1, memory_order_acq_rel) == 1)
+		destroy(t, number);
+}
+
+/* Takes the record's runs; false leaves what was taken in the record. */
+static bool take_runs(struct hp_thread *t, struct hp_file_record *file)
+{
+	struct hp_page_store *store = &t->pool->pages;
+
+	file->index_run = hp_pages_take(store, hp_index_bytes(file->pages), t->owner);
+	file->place_run = hp_pages_take(store, hp_place_bytes(file->pages), t->owner);
+	file->reserve_run = hp_pages_take(store, hp_reserve_bytes(file->pages), t->owner);
+	return file->index_run && file->place_run && file->reserve_run;
+}
+
+/* Signals are blocked. The new file has one reference. */
+static int create_record(struct hp_thread *t, uint32_t pages, uint32_t *number)
+{
+	struct hp_pool_view *view = t->pool;
+	struct hp_file_record *file;
+	uint32_t generation;
+
+	*number = hp_table_take(&view->shared->files, view->files, HP_FILE_RECORD_SIZE, t->owner);
+	if (!*number)
+		return -ENFILE;
+	hp_intent_begin(t->intents, HP_INTENT_FILE_CREATE, *number, 0, 0);
+	file = hp_file_at(view, *number);
+	file->pages = pages;
+	if (!take_runs(t, file)) {
+		hp_pages_give(&view->pages, file->index_run, hp_index_bytes(pages), t->owner);
+		hp_pages_give(&view->pages, file->place_run, hp_place_bytes(pages), t->owner);
+		hp_pages_give(&view->pages, file->reserve_run, hp_reserve_bytes(pages), t->owner);
+		hp_table_give(&view->shared->files, view->files, HP_FILE_RECORD_SIZE, *number, t->owner);
+		hp_intent_end(t->intents);
+		return -EFBIG;
+	}
+	do
+		generation = atomic_fetch_add(&view->shared->file_generation, 1) + 1;
+	while (generation == 0);
+	atomic_store(&file->generation, generation);
+	atomic_store(hp_file_opens(view, view->process, *number), 1);
+	atomic_store(&file->refs, 1);
+	hp_intent_end(t->intents);
+	return 0;
+}
+
+int hp_file_create(hp_pool pool, uint64_t size, unsigned flags, hp_file *file, hp_error *error)
+{
+	struct hp_thread *t;
+	uint32_t number;
+	sigset_t saved;
+	int result = hp_pool_enter(pool.id, &t, error);
+
+	if (result)
+		return result;
+	if (flags)
+		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "hp_file_create: unknown flags 0x%x", flags);
+	if (size == 0)
+		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "hp_file_create: size is 0");
+	if (hp_frames_up(size) > HP_PAGES_MAX)
+		return hp_fail(error, -EFBIG, HP_LIMIT_TABLE,
+		               "hp_file_create: %lu bytes are more than any pool can index", size);
+	hp_signals_block(&saved);
+	result = create_record(t, (uint32_t)hp_frames_up(size), &number);
+	hp_signals_restore(&saved);
+	if (result == -ENFILE)
+		return hp_fail(error, result, HP_LIMIT_TABLE, "the pool has %u files already; close some",
+		               HP_FILES_MAX - 1);
+	if (result)
+		return hp_fail(
+			error, result, HP_LIMIT_TABLE,
+			"the pool has no room left to index %lu bytes; close files or give the pool a larger max_size",
+			size);
+	*file = make_handle(t->pool, number, atomic_load(&hp_file_at(t->pool, number)->generation));
+	return 0;
+}
+
+/* Counts one handle of a process down; false: it had none. */
+static bool drop_handle(struct hp_pool_view *view, uint32_t process, uint32_t number, bool *last)
+{
+	_Atomic uint16_t *opens = hp_file_opens(view, process, number);
+	uint16_t seen = atomic_load(opens);
+
+	do {
+		if ((seen & ~HP_OPEN_PIN) == 0)
+			return false;
+	} while (!atomic_compare_exchange_weak(opens, &seen, (uint16_t)(seen - 1)));
+	*last = seen == 1;
+	return true;
+}
+
+int hp_file_close(hp_file file)
+{
+	struct hp_file_use use;
+	struct hp_thread *t;
+	bool last = false;
+	int result = hp_file_enter(file, &t, &use, NULL);
+
+	if (result)
+		return result;
+	if (!drop_handle(t->pool, t->pool->process, use.number, &last))
+		result = -EBADF;
+	if (last)
+		hp_file_put(t, use.number);
+	hp_file_put(t, use.number);
+	return result;
+}
+
+int hp_file_stat_get(hp_file file, hp_file_stat *stat)
+{
+	struct hp_file_use use;
+	struct hp_thread *t;
+	int result = hp_file_enter(file, &t, &use, NULL);
+
+	if (result)
+		return result;
+	if (stat->struct_size < sizeof(*stat))
+		result = -EINVAL;
+	else
+		*stat = (hp_file_stat){
+			.struct_size = sizeof(*stat),
+			.mappings = atomic_load(&use.record->vmas),
+			.size = hp_bytes(use.record->pages),
+			.present = hp_bytes(atomic_load(&use.record->present)),
+			.reserved = hp_bytes(atomic_load(&use.record->reserved)),
+		};
+	hp_file_put(t, use.number);
+	return result;
+}
+
+/* ---- processes come and go -------------------------------------------------------------------------------------- */
+
+/* Numbers from here on were never used. */
+static uint32_t records_used(const struct hp_pool_view *view)
+{
+	return view->shared->files.fresh;
+}
+
+void hp_file_pin(struct hp_pool_view *view, uint32_t child, uint32_t number)
+{
+	_Atomic uint16_t *opens = hp_file_opens(view, child, number);
+
+	if (atomic_load(opens))
+		return;
+	hp_file_get(view, number);
+	atomic_store(opens, HP_OPEN_PIN);
+}
+
+void hp_file_pin_open(struct hp_pool_view *view, uint32_t child)
+{
+	for (uint32_t number = 1; number < records_used(view); number++) {
+		uint16_t opens = atomic_load(hp_file_opens(view, view->process, number));
+
+		if (opens) {
+			hp_file_pin(view, child, number);
+			atomic_store(hp_file_opens(view, child, number), (uint16_t)(opens | HP_OPEN_PIN));
+		}
+	}
+}
+
+void hp_file_unpin(struct hp_thread *t)
+{
+	struct hp_pool_view *view = t->pool;
+
+	for (uint32_t number = 1; number < records_used(view); number++) {
+		_Atomic uint16_t *opens = hp_file_opens(view, view->process, number);
+
+		if (!(atomic_load(opens) & HP_OPEN_PIN))
+			continue;
+		if ((atomic_fetch_and(opens, (uint16_t)~HP_OPEN_PIN) & ~HP_OPEN_PIN) == 0)
+			hp_file_put(t, number);
+	}
+}
+
+static void reap(struct hp_thread *t, uint32_t process)
+{
+	for (uint32_t number = 1; number < records_used(t->pool); number++)
+		if (atomic_exchange(hp_file_opens(t->pool, process, number), 0))
+			hp_file_put(t, number);
+}
+
+static bool in_use(struct hp_pool_view *view)
+{
+	for (uint32_t number = 1; number < records_used(view); number++)
+		if (atomic_load(hp_file_opens(view, view->process, number)))
+			return true;
+	return false;
+}
+
+/* ---- invariants ------------------------------------------------------------------------------------------------- */
+
+/* One file: each page against its frame and its bits. */
+static int check_file(struct hp_pool_view *view, uint32_t number, hp_error *error)
+{
+	struct hp_file_record *file = hp_file_at(view, number);
+	struct hp_index index = hp_file_index(view, file);
+	uint64_t present = 0, unpromised, reserved = hp_reserve_count(view, file, &unpromised);
+
+	for (uint32_t page = 0; page < file->pages; page++) {
+		hp_frame_id frame = hp_index_lookup(index, page);
+
+		if ((frame != HP_NO_FRAME) != hp_reserve_is_taken(view, file, page))
+			return hp_fail(error, -EUCLEAN, HP_LIMIT_NONE,
+			               "file %u page %u: its token and its presence differ", number, page);
+		if (frame == HP_NO_FRAME)
+			continue;
+		present++;
+		if (hp_frame_load(&view->frames[frame]) != hp_frame_word(HP_FRAME_USED, number, page))
+			return hp_fail(error, -EUCLEAN, HP_LIMIT_NONE,
+			               "file %u page %u: frame %u does not say that it is here", number, page, frame);
+	}
+	if (present != atomic_load(&file->present) || reserved != atomic_load(&file->reserved) || unpromised)
+		return hp_fail(error, -EUCLEAN, HP_LIMIT_NONE,
+		               "file %u: %lu pages present, %lu reserved, %lu taken unpromised; "
+		               "its record says %u and %u",
+		               number, present, reserved, unpromised, atomic_load(&file->present),
+		               atomic_load(&file->reserved));
+	return 0;
+}
+
+static int check(struct hp_thread *t, hp_error *error)
+{
+	struct hp_pool_view *view = t->pool;
+	uint64_t present = 0, reserved = 0, used = 0;
+	uint32_t live = 0;
+
+	for (uint32_t number = 1; number < records_used(view); number++) {
+		struct hp_file_record *file = hp_file_at(view, number);
+		int result;
+
+		if (!atomic_load(&file->generation))
+			continue;
+		result = check_file(view, number, error);
+		if (result)
+			return result;
+		present += atomic_load(&file->present);
+		reserved += atomic_load(&file->reserved);
+		live++;
+	}
+	for (hp_frame_id frame = 0; frame < view->shared->regions * HP_REGION_FRAMES; frame++) {
+		uint64_t word = hp_frame_load(&view->frames[frame]);
+
+		used += hp_frame_state(word) == HP_FRAME_USED && hp_frame_owner(word) != HP_OWNER_EXTENT;
+	}
+	if (used != present || reserved != atomic_load(&view->shared->reserved) ||
+	    live != atomic_load(&view->shared->files.live))
+		return hp_fail(error, -EUCLEAN, HP_LIMIT_NONE,
+		               "files: %lu pages present and %lu frames used; %lu pages reserved and the pool says "
+		               "%lu; %u files and "
+		               "the table says %u",
+		               present, used, reserved, atomic_load(&view->shared->reserved), live,
+		               atomic_load(&view->shared->files.live));
+	return 0;
+}
+
+const struct hp_pool_hooks hp_file_hooks = {.reap = reap, .in_use = in_use, .check = check};

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Files: records in the arena, their handles and their lives.
+ *
+ * A file lives while it has references: one for each process that has it open, one for each mapping, and passing ones
+ * of calls. When the last goes, its frames are recycled.
+ */
+#ifndef HP_FILE_FILE_H
+#define HP_FILE_FILE_H
+
+#include "file/index.h"
+#include "pool/pool.h"
+#include "sync/rwsem.h"
+
+#define HP_PAGES_MAX (UINT32_MAX - 1) /* of one file */
+
+struct hp_file_record {
+	uint32_t next_free;          /* of a free record: arena/table.h */
+	_Atomic uint32_t generation; /* 0: being made or unmade. Never changes while it has references */
+	_Atomic uint32_t refs;
+	uint32_t pages;            /* the file's size; never changes */
+	uint32_t index_run;        /* base pages of the arena; never change: the index, */
+	uint32_t place_run;        /* where its GiBs should lie, */
+	uint32_t reserve_run;      /* which pages are promised and taken */
+	uint32_t vma_head;         /* first of its mappings, under vma_lock */
+	_Atomic uint32_t vmas;     /* their number, under vma_lock, read by all */
+	_Atomic uint32_t present;  /* pages that have a frame */
+	_Atomic uint32_t reserved; /* pages promised and not taken */
+	/* Faults and allocations hold it for reading; what takes pages away holds it for writing. */
+	struct hp_rwsem lock;
+	struct hp_mutex reserve_lock; /* protects the map of promised pages */
+	struct hp_mutex vma_lock;     /* protects the list of mappings */
+} __attribute__((aligned(HP_CACHE_LINE)));
+
+_Static_assert(sizeof(struct hp_file_record) <= HP_FILE_RECORD_SIZE, "see pool/layout.h");
+
+/* A file in use by a call. */
+struct hp_file_use {
+	struct hp_file_record *record;
+	uint32_t number;
+};
+
+/* A child's record in the table of handles, before it has registered its mappings, keeps the parent's files alive. */
+#define HP_OPEN_PIN 0x8000u
+
+static inline struct hp_file_record *hp_file_at(const struct hp_pool_view *view, uint32_t number)
+{
+	return (struct hp_file_record *)((char *)view->files + (size_t)number * HP_FILE_RECORD_SIZE);
+}
+
+static inline _Atomic uint16_t *hp_file_opens(const struct hp_pool_view *view, uint32_t process, uint32_t number)
+{
+	return &view->opens[(size_t)process * HP_FILES_MAX + number];
+}
+
+static inline struct hp_index hp_file_index(const struct hp_pool_view *view, const struct hp_file_record *file)
+{
+	return (struct hp_index){hp_pages_at(&view->pages, file->index_run), file->pages};
+}
+
+/* The way into calls on a file: finds the pool, the thread and the file, and takes a reference. */
+int hp_file_enter(hp_file file, struct hp_thread **t, struct hp_file_use *use, hp_error *error);
+/* Another reference to a file that cannot go away meanwhile. */
+void hp_file_get(struct hp_pool_view *view, uint32_t number);
+/* Gives a reference up; the last one destroys the file. Not in the fault path. */
+void hp_file_put(struct hp_thread *t, uint32_t number);
+
+/* Checks a range of bytes and turns it into pages. */
+int hp_file_range(const struct hp_file_record *file, uint64_t offset, uint64_t length, uint32_t *first, uint32_t *pages,
+                  hp_error *error);
+
+/* fork: see space/fork.c. In the parent: enters for the child what the parent has open; and one file that it has
+ * mapped. */
+void hp_file_pin_open(struct hp_pool_view *view, uint32_t child);
+void hp_file_pin(struct hp_pool_view *view, uint32_t child, uint32_t number);
+/* In the child, when it has registered its mappings: only what it has open stays entered. */
+void hp_file_unpin(struct hp_thread *t);
+
+extern const struct hp_pool_hooks hp_file_hooks;
+
+/* -- allocate.c --------------------------------------------------------------------------------------------------- */
+
+/* Promises all pages of a range, then makes them present. Signals need not be blocked. */
+int hp_file_fill(struct hp_thread *t, struct hp_file_use use, uint32_t first, uint32_t pages, hp_error *error);
+/*
+ * Makes one promised page present, and with it up to `window` pages after it that have zeroed frames to continue its
+ * own. The file lock is held for reading, signals are blocked. Signal safe. -ENOMEM: a frame could not be mapped for
+ * zeroing, or (unsafe tuning fault_mutexes=0) a race was lost.
+ */
+int hp_file_fault_locked(struct hp_thread *t, struct hp_file_use use, uint32_t page, uint32_t window);
+
+#endif

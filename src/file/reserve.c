@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT */
+#include "file/reserve.h"
+
+#include "base/bitmap.h"
+#include "pool/extent.h"
+
+#include <errno.h>
+
+struct maps {
+	uint64_t *promised;
+	_Atomic uint64_t *taken;
+};
+
+static struct maps maps_of(const struct hp_pool_view *view, const struct hp_file_record *file)
+{
+	uint64_t *run = hp_pages_at(&view->pages, file->reserve_run);
+
+	return (struct maps){run, (_Atomic uint64_t *)(run + hp_bitmap_words(file->pages))};
+}
+
+uint64_t hp_reserve_bytes(uint32_t pages)
+{
+	return 2 * hp_bitmap_words(pages) * sizeof(uint64_t);
+}
+
+/* `change` pages more, or less, are promised and not taken. */
+static void count_reserved(struct hp_thread *t, struct hp_file_record *file, int64_t change)
+{
+	atomic_fetch_add_explicit(&t->pool->shared->reserved, (uint64_t)change, memory_order_relaxed);
+	atomic_fetch_add_explicit(&file->reserved, (uint32_t)change, memory_order_relaxed);
+}
+
+/* Commits and marks under the lock. -ENOMEM: `*missing` frames could not be committed. */
+static int promise_locked(struct hp_thread *t, struct hp_file_record *file, uint32_t first, uint32_t pages,
+                          uint64_t *missing)
+{
+	struct maps maps = maps_of(t->pool, file);
+
+	*missing = pages - hp_bitmap_count(maps.promised, first, pages);
+	if (*missing == 0)
+		return 0;
+	if (hp_commit(t->pool, *missing))
+		return -ENOMEM;
+	hp_intent_begin(t->intents, HP_INTENT_RESERVE, (uint32_t)(file - (struct hp_file_record *)t->pool->files),
+	                first, pages);
+	hp_bitmap_set(maps.promised, first, pages);
+	count_reserved(t, file, (int64_t)*missing);
+	hp_intent_end(t->intents);
+	return 0;
+}
+
+int hp_reserve_promise(struct hp_thread *t, struct hp_file_record *file, uint32_t first, uint32_t pages,
+                       hp_error *error)
+{
+	for (;;) {
+		uint64_t missing;
+		sigset_t saved;
+		int result;
+
+		hp_signals_block(&saved);
+		hp_mutex_lock(&file->reserve_lock, t->owner);
+		result = promise_locked(t, file, first, pages, &missing);
+		hp_mutex_unlock(&file->reserve_lock);
+		hp_signals_restore(&saved);
+		if (!result)
+			return 0;
+		/* Short of frames: the slow way may wait and may destroy other files, so it runs without the lock. */
+		result = hp_pool_promise(t, missing, error);
+		if (result)
+			return result;
+		hp_uncommit(t->pool, missing);
+	}
+}
+
+uint32_t hp_reserve_take(struct hp_thread *t, struct hp_file_record *file, uint32_t first, uint32_t pages)
+{
+	struct maps maps = maps_of(t->pool, file);
+	uint32_t got = 0;
+
+	while (got < pages) {
+		uint64_t word = (first + got) / 64, mask = hp_bitmap_mask(word, first + got, pages - got);
+		uint64_t before = atomic_load_explicit(&maps.taken[word], memory_order_relaxed), mine;
+
+		do {
+			/* The bits of the mask below the first one that is taken. */
+			uint64_t lost = before & mask;
+
+			mine = lost ? mask & ((lost & -lost) - 1) : mask;
+			if (!mine)
+				break;
+		} while (!atomic_compare_exchange_weak_explicit(&maps.taken[word], &before, before | mine,
+		                                                memory_order_acq_rel, memory_order_relaxed));
+		got += (uint32_t)__builtin_popcountll(mine);
+		if (mine != mask)
+			break;
+	}
+	if (got)
+		count_reserved(t, file, -(int64_t)got);
+	return got;
+}
+
+void hp_reserve_untake(struct hp_thread *t, struct hp_file_record *file, uint32_t first, uint32_t pages)
+{
+	struct maps maps = maps_of(t->pool, file);
+
+	for (uint64_t word = first / 64; pages && word <= (first + pages - 1) / 64; word++)
+		atomic_fetch_and_explicit(&maps.taken[word], ~hp_bitmap_mask(word, first, pages), memory_order_release);
+	count_reserved(t, file, pages);
+}
+
+uint64_t hp_reserve_count(const struct hp_pool_view *view, const struct hp_file_record *file, uint64_t *unpromised)
+{
+	struct maps maps = maps_of(view, file);
+	uint64_t reserved = 0;
+
+	*unpromised = 0;
+	for (uint64_t word = 0; word < hp_bitmap_words(file->pages); word++) {
+		uint64_t taken = atomic_load_explicit(&maps.taken[word], memory_order_relaxed);
+
+		reserved += (uint64_t)__builtin_popcountll(maps.promised[word] & ~taken);
+		*unpromised += (uint64_t)__builtin_popcountll(taken & ~maps.promised[word]);
+	}
+	return reserved;
+}
+
+void hp_reserve_drop(struct hp_thread *t, struct hp_file_record *file)
+{
+	uint64_t unpromised, reserved = hp_reserve_count(t->pool, file, &unpromised);
+
+	count_reserved(t, file, -(int64_t)reserved);
+	hp_uncommit(t->pool, reserved);
+}
+
+bool hp_reserve_is_taken(const struct hp_pool_view *view, const struct hp_file_record *file, uint32_t page)
+{
+	return atomic_load_explicit(&maps_of(view, file).taken[page / 64], memory_order_acquire) >> page % 64 & 1;
+}

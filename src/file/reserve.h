@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Reservations of a file: two bits a page.
+ *
+ *   promised  taken
+ *      0        0     nothing
+ *      1        0     reserved: a frame of the pool is committed for it
+ *      1        1     present, or about to be
+ *
+ * Who sets `taken` has the page's token: the right, and the duty, to take one committed frame and insert it. So a
+ * promise is spent exactly once, whoever races for it. Promised bits change under the file's reserve_lock; taken bits
+ * atomically.
+ */
+#ifndef HP_FILE_RESERVE_H
+#define HP_FILE_RESERVE_H
+
+#include "file/file.h"
+
+uint64_t hp_reserve_bytes(uint32_t pages);
+
+/* Promises what is not promised yet of a range; all or nothing. */
+int hp_reserve_promise(struct hp_thread *t, struct hp_file_record *file, uint32_t first, uint32_t pages,
+                       hp_error *error);
+/* Takes the tokens of pages from `first` on, up to the first that is taken already; returns how many. Signal safe. */
+uint32_t hp_reserve_take(struct hp_thread *t, struct hp_file_record *file, uint32_t first, uint32_t pages);
+/* Gives tokens back unused. Signal safe. */
+void hp_reserve_untake(struct hp_thread *t, struct hp_file_record *file, uint32_t first, uint32_t pages);
+/* The file goes: gives up what was promised and never taken. */
+void hp_reserve_drop(struct hp_thread *t, struct hp_file_record *file);
+
+bool hp_reserve_is_taken(const struct hp_pool_view *view, const struct hp_file_record *file, uint32_t page);
+/* For checks: promised and not taken; and the number of pages taken that were never promised, which must be 0. */
+uint64_t hp_reserve_count(const struct hp_pool_view *view, const struct hp_file_record *file, uint64_t *unpromised);
+
+#endif

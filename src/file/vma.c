@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: MIT */
+#include "file/vma.h"
+
+#include "base/error.h"
+
+#include <errno.h>
+
+uint32_t hp_vma_add(struct hp_thread *t, uint32_t file, const struct hp_vma_record *facts)
+{
+	struct hp_pool_view *view = t->pool;
+	struct hp_file_record *record = hp_file_at(view, file);
+	uint32_t number = hp_table_take(&view->shared->vmas, view->vmas, HP_VMA_RECORD_SIZE, t->owner);
+	struct hp_vma_record *vma = hp_vma_at(view, number);
+
+	if (!number)
+		return 0;
+	hp_file_get(view, file);
+	vma->file = file;
+	vma->first = facts->first;
+	vma->pages = facts->pages;
+	vma->prot = facts->prot;
+	vma->flags = facts->flags;
+	vma->address = facts->address;
+	atomic_store(&vma->process, view->process);
+
+	hp_mutex_lock(&record->vma_lock, t->owner);
+	vma->next = record->vma_head;
+	if (vma->next)
+		hp_vma_at(view, vma->next)->previous = number;
+	record->vma_head = number;
+	atomic_fetch_add_explicit(&record->vmas, 1, memory_order_relaxed);
+	hp_mutex_unlock(&record->vma_lock);
+	return number;
+}
+
+void hp_vma_remove(struct hp_thread *t, uint32_t number)
+{
+	struct hp_pool_view *view = t->pool;
+	struct hp_vma_record *vma = hp_vma_at(view, number);
+	uint32_t file = vma->file;
+	struct hp_file_record *record = hp_file_at(view, file);
+
+	hp_mutex_lock(&record->vma_lock, t->owner);
+	if (vma->next)
+		hp_vma_at(view, vma->next)->previous = vma->previous;
+	if (vma->previous)
+		hp_vma_at(view, vma->previous)->next = vma->next;
+	else
+		record->vma_head = vma->next;
+	atomic_fetch_sub_explicit(&record->vmas, 1, memory_order_relaxed);
+	hp_mutex_unlock(&record->vma_lock);
+
+	atomic_store(&vma->process, 0);
+	hp_table_give(&view->shared->vmas, view->vmas, HP_VMA_RECORD_SIZE, number, t->owner);
+	hp_file_put(t, file);
+}
+
+static uint32_t records_used(const struct hp_pool_view *view)
+{
+	return view->shared->vmas.fresh;
+}
+
+static void reap(struct hp_thread *t, uint32_t process)
+{
+	for (uint32_t number = 1; number < records_used(t->pool); number++)
+		if (atomic_load(&hp_vma_at(t->pool, number)->process) == process)
+			hp_vma_remove(t, number);
+}
+
+static bool in_use(struct hp_pool_view *view)
+{
+	for (uint32_t number = 1; number < records_used(view); number++)
+		if (atomic_load(&hp_vma_at(view, number)->process) == view->process)
+			return true;
+	return false;
+}
+
+/* Every record is in the list of its file, and nothing else is. */
+static int check(struct hp_thread *t, hp_error *error)
+{
+	struct hp_pool_view *view = t->pool;
+	uint32_t listed = 0, live = 0;
+
+	for (uint32_t number = 1; number < records_used(view); number++)
+		live += atomic_load(&hp_vma_at(view, number)->process) != 0;
+	for (uint32_t file = 1; file < view->shared->files.fresh; file++) {
+		struct hp_file_record *record = hp_file_at(view, file);
+		uint32_t in_list = 0;
+
+		if (!atomic_load(&record->generation))
+			continue;
+		for (uint32_t number = record->vma_head; number && in_list <= live;
+		     number = hp_vma_at(view, number)->next) {
+			const struct hp_vma_record *vma = hp_vma_at(view, number);
+			uint32_t process = atomic_load(&vma->process);
+
+			if (vma->file != file || !process || !hp_process_is_live(&view->processes, process))
+				return hp_fail(error, -EUCLEAN, HP_LIMIT_NONE,
+				               "mapping %u in the list of file %u is of file %u, process %u", number,
+				               file, vma->file, process);
+			in_list++;
+		}
+		if (in_list != atomic_load(&record->vmas))
+			return hp_fail(error, -EUCLEAN, HP_LIMIT_NONE,
+			               "file %u has %u mappings in its list and says %u", file, in_list,
+			               atomic_load(&record->vmas));
+		listed += in_list;
+	}
+	if (listed != live || live != atomic_load(&view->shared->vmas.live))
+		return hp_fail(error, -EUCLEAN, HP_LIMIT_NONE,
+		               "%u mappings are listed, %u records are live, the table says %u", listed, live,
+		               atomic_load(&view->shared->vmas.live));
+	return 0;
+}
+
+const struct hp_pool_hooks hp_vma_hooks = {.reap = reap, .in_use = in_use, .check = check};
