@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The fault path of lazy mappings. Everything that it reaches is signal safe: tests/architecture proves it.
+ *
+ * A page is resolved in three steps: it is made present in the file (file/allocate.c), mapped together with neighbours
+ * that are present and lie beside it, and noted as mapped. Two threads that fault on the same window may both map it:
+ * they put the same frames at the same place.
+ */
+#include "space/space.h"
+
+#include "base/log.h"
+#include "file/place.h"
+
+#include <errno.h>
+
+/* How this thread has touched lazy memory: the window grows while it goes on where the last one ended. */
+static __thread struct {
+	const struct hp_mapping *mapping;
+	uint32_t next;   /* the page after the last window */
+	uint32_t window; /* pages */
+} touches;
+
+/* The last fault of this thread on a page that was mapped already. */
+static __thread struct {
+	const struct hp_mapping *mapping;
+	uintptr_t address;
+	uint32_t times;
+} repeated;
+
+/* A lost race leaves nothing to do, once or twice; a page that keeps faulting was protected by somebody else. */
+#define REPEATS_MAX 8u
+
+static bool is_mapped(const struct hp_mapping *m, uint32_t page)
+{
+	uint32_t bit = page - m->first;
+
+	return atomic_load_explicit(&m->mapped[bit / 64], memory_order_acquire) >> bit % 64 & 1;
+}
+
+/* Returns how many of the chunk's pages are mapped now; the run lies in one chunk. */
+static uint32_t note_mapped(struct hp_mapping *m, uint32_t page, uint32_t pages)
+{
+	_Atomic uint16_t *count = &m->chunk_mapped[page / HP_REGION_FRAMES - m->first / HP_REGION_FRAMES];
+	uint32_t fresh = 0;
+
+	for (uint32_t i = 0; i < pages; i++) {
+		uint32_t bit = page + i - m->first;
+		uint64_t mask = 1ull << bit % 64;
+
+		fresh += !(atomic_fetch_or_explicit(&m->mapped[bit / 64], mask, memory_order_release) & mask);
+	}
+	return fresh + atomic_fetch_add_explicit(count, (uint16_t)fresh, memory_order_relaxed);
+}
+
+/* The window of an ordinary fault at `page`, by what this thread did before. */
+static uint32_t choose_window(const struct hp_mapping *m, uint32_t page)
+{
+	uint32_t most = m->pool->shared->fault_window;
+
+	if (touches.mapping == m && touches.next == page)
+		touches.window = touches.window * 2 < most ? touches.window * 2 : most;
+	else
+		touches.window = 1;
+	touches.mapping = m;
+	return touches.window;
+}
+
+struct run {
+	uint32_t page, pages;
+	hp_frame_id frame;
+};
+
+/*
+ * The pages around `page` that are present in frames beside its own and not mapped yet, inside the aligned block of the
+ * largest window, the mapping and the chunk. Forward at least `window` pages may be looked at.
+ */
+static struct run run_around(const struct hp_mapping *m, uint32_t page, uint32_t window)
+{
+	struct hp_index index = hp_file_index(m->pool, hp_file_at(m->pool, m->file));
+	uint32_t block = m->pool->shared->fault_window, low = page & ~(block - 1), high = low + block;
+	uint32_t chunk = page & ~(HP_REGION_FRAMES - 1);
+	struct run run = {page, 1, hp_index_lookup(index, page)};
+
+	high = high > page + window ? high : page + window;
+	low = low > m->first ? low : m->first;
+	high = (uint32_t)hp_min(hp_min(high, m->first + m->pages), chunk + HP_REGION_FRAMES);
+	while (page + run.pages < high && hp_index_lookup(index, page + run.pages) == run.frame + run.pages &&
+	       !is_mapped(m, page + run.pages))
+		run.pages++;
+	while (run.page > low && run.frame > 0 && hp_index_lookup(index, run.page - 1) == run.frame - 1 &&
+	       !is_mapped(m, run.page - 1)) {
+		run.page--;
+		run.frame--;
+		run.pages++;
+	}
+	return run;
+}
+
+/*
+ * A chunk whose 512 pages are all mapped and lie in one region becomes one kernel mapping, which is where the kernel
+ * shares page tables. The new mapping is made at a scratch address and moved over the old ones: a failed replacement in
+ * place would leave a hole where live data was. When it cannot be done nothing is lost.
+ */
+static void merge_chunk(const struct hp_mapping *m, uint32_t page)
+{
+	struct hp_os *os = m->pool->os;
+	struct hp_index index = hp_file_index(m->pool, hp_file_at(m->pool, m->file));
+	uint32_t first = page & ~(HP_REGION_FRAMES - 1);
+	struct hp_mapping scratch = *m;
+	void *address;
+
+	if (hp_index_run(index, first, HP_REGION_FRAMES) != HP_REGION_FRAMES ||
+	    os->ops->reserve(os, HP_REGION_SIZE, HP_REGION_SIZE, 0, &address))
+		return;
+	scratch.start = (uintptr_t)address;
+	scratch.first = first;
+	if (hp_mapping_place(&scratch, first, HP_REGION_FRAMES, hp_index_lookup(index, first), HP_OS_MAP_REPLACE) ||
+	    os->ops->move(os, address, (void *)(m->start + hp_bytes(first - m->first)), HP_REGION_SIZE))
+		os->ops->unmap(os, address, HP_REGION_SIZE);
+}
+
+/* Maps what is present around a page. The file lock is held for reading. */
+static int map_around(struct hp_thread *t, struct hp_mapping *m, uint32_t page, uint32_t window, uint32_t *end)
+{
+	struct run run = run_around(m, page, window);
+	int result = hp_mapping_place(m, run.page, run.pages, run.frame, HP_OS_MAP_REPLACE | HP_OS_MAP_POPULATE);
+
+	if (result)
+		return result;
+	if (note_mapped(m, run.page, run.pages) == HP_REGION_FRAMES)
+		merge_chunk(m, page);
+	*end = run.page + run.pages;
+	atomic_fetch_add_explicit(&t->pool->shared->faults, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&t->pool->shared->fault_pages, run.pages, memory_order_relaxed);
+	return 0;
+}
+
+static int resolve(struct hp_thread *t, struct hp_mapping *m, uint32_t page, uint32_t window, uint32_t *end)
+{
+	struct hp_file_use use = {hp_file_at(t->pool, m->file), m->file};
+	uint32_t left = m->first + m->pages - page;
+	int result;
+
+	hp_rwsem_read_lock(&use.record->lock);
+	result = hp_file_fault_locked(t, use, page, (window < left ? window : left) - 1);
+	if (!result)
+		result = map_around(t, m, page, window, end);
+	hp_rwsem_read_unlock(&use.record->lock);
+	return result;
+}
+
+int hp_mapping_populate(struct hp_thread *t, struct hp_mapping *m, uint32_t page, uint32_t pages)
+{
+	uint32_t end = page + pages;
+	int result = 0;
+
+	while (page < end && !result) {
+		uint32_t left = end - page, in_chunk = HP_REGION_FRAMES - page % HP_REGION_FRAMES;
+
+		if (is_mapped(m, page))
+			page++;
+		else
+			result = resolve(t, m, page, left < in_chunk ? left : in_chunk, &page);
+	}
+	return result;
+}
+
+/* Somebody mapped the page already. True: the access can be repeated. */
+static bool may_repeat(const struct hp_mapping *m, uintptr_t address)
+{
+	if (repeated.mapping != m || repeated.address != address) {
+		repeated.mapping = m;
+		repeated.address = address;
+		repeated.times = 0;
+	}
+	return repeated.times++ < REPEATS_MAX;
+}
+
+static enum hp_fault_result fault_in(struct hp_mapping *m, uintptr_t address, bool write)
+{
+	uint32_t page = m->first + (uint32_t)hp_frames(address - m->start);
+	struct hp_thread *t;
+	int result;
+
+	if (!(m->flags & HP_MAP_LAZY) || (write && !(m->prot & HP_PROT_WRITE)))
+		return HP_FAULT_FOREIGN;
+	if (is_mapped(m, page))
+		return may_repeat(m, address) ? HP_FAULT_RESOLVED : HP_FAULT_FOREIGN;
+	result = hp_thread_enter_blocked(m->pool, &t);
+	if (!result)
+		result = resolve(t, m, page, choose_window(m, page), &touches.next);
+	repeated.mapping = NULL;
+	if (!result)
+		return HP_FAULT_RESOLVED;
+	hp_log(HP_LOG_ERROR, "the fault at 0x%lx, page %u of its file, cannot be resolved: %s (errno %d)", address,
+	       page,
+	       result == -ECHILD   ? "this process is not a member of the pool"
+	       : result == -EAGAIN ? "the pool has no slot left for this thread"
+	                           : "the kernel refuses to map the frame",
+	       -result);
+	return HP_FAULT_FAILED;
+}
+
+enum hp_fault_result hp_space_fault(uintptr_t address, bool write)
+{
+	struct hp_epoch_section section = hp_epoch_enter(&hp_space.epoch);
+	struct hp_mapping *m = hp_range_map_find(&hp_space.ranges, address);
+	enum hp_fault_result result = m ? fault_in(m, address, write) : HP_FAULT_FOREIGN;
+
+	hp_epoch_leave(&hp_space.epoch, section);
+	return result;
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT */
+/* Ties the layers together: the first pool of a process makes them known to each other. */
+#include "space/space.h"
+
+#include "file/vma.h"
+#include "os/sentinel.h"
+
+static void join_layers(void)
+{
+	hp_pool_hooks_add(&hp_file_hooks);
+	hp_pool_hooks_add(&hp_vma_hooks);
+	hp_sentinel_arm();
+	hp_fork_watch();
+}
+
+int hp_pool_create_on(struct hp_os *os, const hp_pool_options *options, hp_pool *pool, hp_error *error)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, join_layers);
+	return hp_pool_make(os, options, pool, error);
+}
+
+int hp_pool_create(const hp_pool_options *options, hp_pool *pool, hp_error *error)
+{
+	return hp_pool_create_on(hp_os_linux(), options, pool, error);
+}
