@@ -31,7 +31,7 @@ enum hp_intent_kind {
 };
 
 struct hp_intent {
-	uint32_t kind;         /* enum hp_intent_kind */
+	_Atomic uint32_t kind; /* enum hp_intent_kind */
 	uint32_t object;       /* number of the file, mapping or process */
 	uint64_t first, count; /* of pages or frames */
 };

@@ -6,13 +6,17 @@
 #include <sched.h>
 #include <stdint.h>
 #include <time.h>
+#include <unistd.h>
 
 /* CPUs that this process may use; at least 1. */
 static inline uint32_t hp_cpu_count(void)
 {
 	cpu_set_t set;
 
-	return sched_getaffinity(0, sizeof(set), &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
+	if (sched_getaffinity(0, sizeof(set), &set) == 0)
+		return (uint32_t)CPU_COUNT(&set);
+	/* More CPUs than the set can hold. */
+	return (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
 }
 
 static inline int64_t hp_now_ns(void)

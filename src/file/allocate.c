@@ -149,15 +149,15 @@ static bool has_stock(struct hp_thread *t, struct hp_file_use use, uint32_t page
 	return hint != HP_NO_FRAME && hp_frame_state(hp_frame_load(&t->pool->frames[hint])) == HP_FRAME_FREE_ZEROED;
 }
 
-/* The file lock is held for reading; the range is promised. */
-static int fill_locked(struct hp_thread *t, struct hp_file_use use, uint32_t first, uint32_t pages)
+/* The range lies in one chunk and is promised. */
+static int fill_chunk_locked(struct hp_thread *t, struct hp_file_use use, uint32_t first, uint32_t pages)
 {
 	struct hp_index index = hp_file_index(t->pool, use.record);
 	uint32_t end = first + pages;
 	unsigned tries = 0;
 
 	for (uint32_t page = first; page < end;) {
-		uint32_t want = (uint32_t)hp_min(end - page, HP_REGION_FRAMES - page % HP_REGION_FRAMES), got;
+		uint32_t want = end - page, got;
 
 		if (hp_index_lookup(index, page) != HP_NO_FRAME) {
 			page++;
@@ -180,18 +180,22 @@ static int fill_locked(struct hp_thread *t, struct hp_file_use use, uint32_t fir
 
 int hp_file_fill(struct hp_thread *t, struct hp_file_use use, uint32_t first, uint32_t pages, hp_error *error)
 {
-	sigset_t saved;
-	int result = hp_reserve_promise(t, use.record, first, pages, error);
+	uint32_t end = first + pages;
+	int result = hp_reserve_promise(t, use, first, pages, error);
 
-	if (result)
-		return result;
-	hp_signals_block(&saved);
-	hp_rwsem_read_lock(&use.record->lock);
-	result = fill_locked(t, use, first, pages);
-	hp_rwsem_read_unlock(&use.record->lock);
-	hp_signals_restore(&saved);
-	if (result)
-		hp_fail(error, result, HP_LIMIT_MEMORY, "frames of the pool could not be mapped to zero them");
+	/* A chunk at a time: signals are not held off, nor the file lock held, for as long as a large file takes. */
+	for (uint32_t page = first, part; page < end && !result; page += part) {
+		sigset_t saved;
+
+		part = (uint32_t)hp_min(end - page, HP_REGION_FRAMES - page % HP_REGION_FRAMES);
+		hp_signals_block(&saved);
+		hp_rwsem_read_lock(&use.record->lock);
+		result = fill_chunk_locked(t, use, page, part);
+		hp_rwsem_read_unlock(&use.record->lock);
+		hp_signals_restore(&saved);
+		if (result)
+			hp_fail(error, result, HP_LIMIT_MEMORY, "frames of the pool could not be mapped to zero them");
+	}
 	return result;
 }
 

@@ -157,17 +157,28 @@ static int create_record(struct hp_thread *t, uint32_t pages, uint32_t *number)
 		generation = atomic_fetch_add(&view->shared->file_generation, 1) + 1;
 	while (generation == 0);
 	atomic_store(&file->generation, generation);
-	atomic_store(hp_file_opens(view, view->process, *number), 1);
+	/* In this order: a fork in another thread pins what it finds open. */
 	atomic_store(&file->refs, 1);
+	atomic_store(hp_file_opens(view, view->process, *number), 1);
 	hp_intent_end(t->intents);
 	return 0;
+}
+
+static int try_create(struct hp_thread *t, uint32_t pages, uint32_t *number)
+{
+	sigset_t saved;
+	int result;
+
+	hp_signals_block(&saved);
+	result = create_record(t, pages, number);
+	hp_signals_restore(&saved);
+	return result;
 }
 
 int hp_file_create(hp_pool pool, uint64_t size, unsigned flags, hp_file *file, hp_error *error)
 {
 	struct hp_thread *t;
 	uint32_t number;
-	sigset_t saved;
 	int result = hp_pool_enter(pool.id, &t, error);
 
 	if (result)
@@ -179,9 +190,9 @@ int hp_file_create(hp_pool pool, uint64_t size, unsigned flags, hp_file *file, h
 	if (hp_frames_up(size) > HP_PAGES_MAX)
 		return hp_fail(error, -EFBIG, HP_LIMIT_TABLE,
 		               "hp_file_create: %lu bytes are more than any pool can index", size);
-	hp_signals_block(&saved);
-	result = create_record(t, (uint32_t)hp_frames_up(size), &number);
-	hp_signals_restore(&saved);
+	result = try_create(t, (uint32_t)hp_frames_up(size), &number);
+	if (result && hp_pool_reap(t))
+		result = try_create(t, (uint32_t)hp_frames_up(size), &number);
 	if (result == -ENFILE)
 		return hp_fail(error, result, HP_LIMIT_TABLE, "the pool has %u files already; close some",
 		               HP_FILES_MAX - 1);
@@ -268,12 +279,12 @@ void hp_file_pin(struct hp_pool_view *view, uint32_t child, uint32_t number)
 void hp_file_pin_open(struct hp_pool_view *view, uint32_t child)
 {
 	for (uint32_t number = 1; number < records_used(view); number++) {
-		uint16_t opens = atomic_load(hp_file_opens(view, view->process, number));
+		_Atomic uint16_t *opens = hp_file_opens(view, view->process, number);
 
-		if (opens) {
-			hp_file_pin(view, child, number);
-			atomic_store(hp_file_opens(view, child, number), (uint16_t)(opens | HP_OPEN_PIN));
-		}
+		/* Other threads close files meanwhile: the reference first, then the number of handles, 0 included. */
+		if (!atomic_load(opens) || !get_unless_zero(&hp_file_at(view, number)->refs))
+			continue;
+		atomic_store(hp_file_opens(view, child, number), (uint16_t)(atomic_load(opens) | HP_OPEN_PIN));
 	}
 }
 

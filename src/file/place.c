@@ -51,8 +51,13 @@ hp_frame_id hp_place_hint(struct hp_thread *t, struct hp_file_use use, uint32_t 
 
 	if (!value)
 		value = find_place(t, use, chunk);
-	if (value != NOWHERE)
-		return value - 1 + page % HP_REGION_FRAMES;
+	if (value != NOWHERE) {
+		hp_frame_id first = value - 1;
+		uint64_t frame = (uint64_t)first + page % HP_REGION_FRAMES;
+
+		/* The run that was found may have been shorter than the chunk, at the end of a segment. */
+		return frame < hp_segment_end(t->pool, first) ? (hp_frame_id)frame : HP_NO_FRAME;
+	}
 	if (page % HP_REGION_FRAMES) {
 		hp_frame_id neighbour = hp_index_lookup(hp_file_index(t->pool, use.record), page - 1);
 

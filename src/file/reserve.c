@@ -3,6 +3,7 @@
 
 #include "base/bitmap.h"
 #include "pool/extent.h"
+#include "pool/workers.h"
 
 #include <errno.h>
 
@@ -30,46 +31,55 @@ static void count_reserved(struct hp_thread *t, struct hp_file_record *file, int
 	atomic_fetch_add_explicit(&file->reserved, (uint32_t)change, memory_order_relaxed);
 }
 
-/* Commits and marks under the lock. -ENOMEM: `*missing` frames could not be committed. */
-static int promise_locked(struct hp_thread *t, struct hp_file_record *file, uint32_t first, uint32_t pages,
-                          uint64_t *missing)
+/*
+ * Marks what is not promised yet, for which `*committed` frames are committed already; takes more if they are too few, and
+ * leaves in it what is too much. -ENOMEM: nothing is marked, and so many are missing.
+ */
+static int promise_locked(struct hp_thread *t, struct hp_file_use use, uint32_t first, uint32_t pages,
+			  uint64_t *committed, uint64_t *missing)
 {
-	struct maps maps = maps_of(t->pool, file);
+	struct maps maps = maps_of(t->pool, use.record);
+	uint64_t needed = pages - hp_bitmap_count(maps.promised, first, pages);
 
-	*missing = pages - hp_bitmap_count(maps.promised, first, pages);
-	if (*missing == 0)
-		return 0;
-	if (hp_commit(t->pool, *missing))
+	*missing = needed > *committed ? needed - *committed : 0;
+	if (*missing && hp_commit(t->pool, *missing))
 		return -ENOMEM;
-	hp_intent_begin(t->intents, HP_INTENT_RESERVE, (uint32_t)(file - (struct hp_file_record *)t->pool->files),
-	                first, pages);
+	*committed += *missing;
+	if (!needed)
+		return 0;
+	hp_intent_begin(t->intents, HP_INTENT_RESERVE, use.number, first, pages);
 	hp_bitmap_set(maps.promised, first, pages);
-	count_reserved(t, file, (int64_t)*missing);
+	count_reserved(t, use.record, (int64_t)needed);
+	*committed -= needed;
 	hp_intent_end(t->intents);
 	return 0;
 }
 
-int hp_reserve_promise(struct hp_thread *t, struct hp_file_record *file, uint32_t first, uint32_t pages,
-                       hp_error *error)
+int hp_reserve_promise(struct hp_thread *t, struct hp_file_use use, uint32_t first, uint32_t pages, hp_error *error)
 {
-	for (;;) {
-		uint64_t missing;
-		sigset_t saved;
-		int result;
+	uint64_t committed = 0, missing;
+	sigset_t saved;
+	int result;
 
+	for (;;) {
 		hp_signals_block(&saved);
-		hp_mutex_lock(&file->reserve_lock, t->owner);
-		result = promise_locked(t, file, first, pages, &missing);
-		hp_mutex_unlock(&file->reserve_lock);
+		hp_mutex_lock(&use.record->reserve_lock, t->owner);
+		result = promise_locked(t, use, first, pages, &committed, &missing);
+		hp_mutex_unlock(&use.record->reserve_lock);
 		hp_signals_restore(&saved);
 		if (!result)
-			return 0;
-		/* Short of frames: the slow way may wait and may destroy other files, so it runs without the lock. */
+			break;
+		/* The slow way may wait, and may destroy other files, so it runs without the lock. What it gets is kept. */
 		result = hp_pool_promise(t, missing, error);
 		if (result)
-			return result;
-		hp_uncommit(t->pool, missing);
+			break;
+		committed += missing;
 	}
+	if (committed) {
+		hp_uncommit(t->pool, committed);
+		hp_workers_notify(t->pool);
+	}
+	return result;
 }
 
 uint32_t hp_reserve_take(struct hp_thread *t, struct hp_file_record *file, uint32_t first, uint32_t pages)
@@ -129,6 +139,7 @@ void hp_reserve_drop(struct hp_thread *t, struct hp_file_record *file)
 
 	count_reserved(t, file, -(int64_t)reserved);
 	hp_uncommit(t->pool, reserved);
+	hp_workers_notify(t->pool);
 }
 
 bool hp_reserve_is_taken(const struct hp_pool_view *view, const struct hp_file_record *file, uint32_t page)

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #ifndef MADV_POPULATE_WRITE
@@ -96,11 +97,22 @@ static int linux_collapse(struct hp_os *os, void *address, uint64_t length)
 	return advise(address, length, MADV_COLLAPSE);
 }
 
+/* ftruncate beyond RLIMIT_FSIZE is SIGXFSZ, which ends a program. */
+static bool is_allowed_size(uint64_t size)
+{
+	struct rlimit limit;
+
+	return getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY || size <= limit.rlim_cur;
+}
+
 /* A sparse memfd of that size, or a negative errno. */
 static int sized_memfd(const char *name, unsigned flags, uint64_t size)
 {
-	int saved_errno = errno, fd = memfd_create(name, MFD_CLOEXEC | flags), result = fd;
+	int saved_errno = errno, fd, result;
 
+	if (!is_allowed_size(size))
+		return -EFBIG;
+	fd = result = memfd_create(name, MFD_CLOEXEC | flags);
 	if (fd < 0)
 		result = -errno;
 	else if (ftruncate(fd, (off_t)size) < 0) {

@@ -35,26 +35,25 @@ enum {
 struct hp_os_ops {
 	const char *name;
 
-	/* -- control memory: shared with fork children, zero-filled, sparse; bytes of any size
-	 * ------------------------- */
+	/* -- control memory: shared with fork children, zero-filled, sparse; bytes of any size --------------- */
 
+	/* -EFBIG: RLIMIT_FSIZE. */
 	int (*control_create)(struct hp_os *os, uint64_t size, void **address, hp_segment *handle);
 	int (*control_destroy)(struct hp_os *os, void *address, uint64_t size, hp_segment handle);
 
-	/* -- segments: memory without an address
-	 * ----------------------------------------------------------------------- */
+	/* -- segments: memory without an address ------------------------------------------------------------- */
 
-	/* A sparse segment of `size` bytes. backing is not AUTO. -ENOTSUP: this kind does not exist here. */
+	/* A sparse segment of `size` bytes. backing is not AUTO. -ENOTSUP: this kind does not exist here;
+	 * -EFBIG: RLIMIT_FSIZE. */
 	int (*segment_create)(struct hp_os *os, hp_backing backing, uint64_t size, hp_segment *segment);
 	int (*segment_destroy)(struct hp_os *os, hp_segment segment);
 	/* Gives the memory of a range back; later touches find zeroes. */
 	int (*segment_punch)(struct hp_os *os, hp_segment segment, uint64_t offset, uint64_t length);
 
-	/* -- addresses
-	 * ------------------------------------------------------------------------------------------------- */
+	/* -- addresses --------------------------------------------------------------------------------------- */
 
 	/*
-	 * Takes an inaccessible range of addresses: *address % align == skew; align is a power of two of at least a
+	 * [signal] Takes an inaccessible range of addresses: *address % align == skew; align is a power of two of at least a
 	 * frame. Replaced piecewise by map, emptied by vacate, given back by unmap.
 	 */
 	int (*reserve)(struct hp_os *os, uint64_t length, uint64_t align, uint64_t skew, void **address);
@@ -71,8 +70,7 @@ struct hp_os_ops {
 	/* [signal] Moves a mapping over another, atomically for all who look on. */
 	int (*move)(struct hp_os *os, void *from, void *to, uint64_t length);
 
-	/* -- pages of a mapping
-	 * ---------------------------------------------------------------------------------------- */
+	/* -- pages of a mapping ------------------------------------------------------------------------------ */
 
 	/* Allocates and enters writable pages. -ENOMEM the kernel has none; -EFAULT a control group's limit. */
 	int (*populate)(struct hp_os *os, void *address, uint64_t length);
@@ -81,8 +79,7 @@ struct hp_os_ops {
 	/* [signal] Writes zeroes, past the caches. */
 	void (*zero)(struct hp_os *os, void *address, uint64_t length);
 
-	/* -- limits
-	 * ---------------------------------------------------------------------------------------------------- */
+	/* -- limits ------------------------------------------------------------------------------------------ */
 
 	/* vm.max_map_count. */
 	uint64_t (*max_map_count)(struct hp_os *os);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Extents without a file: contiguous frames in the direct map, known by their first frame. */
 #include "pool/extent.h"
+#include "pool/workers.h"
 
 #include "base/error.h"
 
@@ -15,17 +16,16 @@ static bool map_extent(struct hp_pool_view *view, hp_frame_id first, uint32_t fr
 	return hp_direct(view, first + frames - 1) != NULL;
 }
 
-/* Committed frames become an extent. */
-static int take_extent(struct hp_thread *t, uint32_t frames, hp_frame_id *first, hp_error *error)
+/* Committed frames become an extent. Signals are blocked. -ENOSPC: there are not as many in a row; -ENOMEM: no mapping. */
+static int take_extent(struct hp_thread *t, uint32_t frames, hp_frame_id *first)
 {
 	struct hp_pool_view *view = t->pool;
 
 	if (!hp_take_run(t, frames, first))
-		return hp_fail(error, -ENOMEM, HP_LIMIT_POOL,
-		               "enough frames are free, but no %u of them in a row; ask for smaller extents", frames);
+		return -ENOSPC;
 	if (!map_extent(view, *first, frames) || hp_frames_make_zeroed(t, *first, frames)) {
 		hp_put(t, *first, frames);
-		return hp_fail(error, -ENOMEM, HP_LIMIT_MEMORY, "the extent's frames could not be mapped");
+		return -ENOMEM;
 	}
 	hp_intent_begin(t->intents, HP_INTENT_EXTENT_TAKE, 0, *first, frames);
 	for (uint32_t i = 0; i < frames; i++)
@@ -34,12 +34,39 @@ static int take_extent(struct hp_thread *t, uint32_t frames, hp_frame_id *first,
 	return 0;
 }
 
+static int try_extent(struct hp_thread *t, uint32_t frames, hp_frame_id *first)
+{
+	sigset_t saved;
+	int result;
+
+	hp_signals_block(&saved);
+	result = take_extent(t, frames, first);
+	hp_signals_restore(&saved);
+	return result;
+}
+
+/*
+ * What breaks a run may be a frame that a worker has in hand, which comes back when workers pause, or what a dead process
+ * had.
+ */
+static int find_extent(struct hp_thread *t, uint32_t frames, hp_frame_id *first)
+{
+	int result = try_extent(t, frames, first);
+
+	if (result == -ENOSPC) {
+		hp_workers_pause(t);
+		hp_pool_reap(t);
+		result = try_extent(t, frames, first);
+		hp_workers_resume(t);
+	}
+	return result;
+}
+
 int hp_alloc(hp_pool pool, uint64_t size, void **address, hp_error *error)
 {
 	uint64_t frames = hp_frames_up(size);
 	struct hp_thread *t;
 	hp_frame_id first;
-	sigset_t saved;
 	int result = hp_pool_enter(pool.id, &t, error);
 
 	if (result)
@@ -49,14 +76,17 @@ int hp_alloc(hp_pool pool, uint64_t size, void **address, hp_error *error)
 	result = hp_pool_promise(t, frames, error);
 	if (result)
 		return result;
-	hp_signals_block(&saved);
-	result = take_extent(t, (uint32_t)frames, &first, error);
-	hp_signals_restore(&saved);
-	if (result)
-		hp_uncommit(t->pool, frames);
-	else
+	result = find_extent(t, (uint32_t)frames, &first);
+	if (!result) {
 		*address = hp_direct(t->pool, first);
-	return result;
+		return 0;
+	}
+	hp_uncommit(t->pool, frames);
+	hp_workers_notify(t->pool);
+	if (result == -ENOSPC)
+		return hp_fail(error, -ENOMEM, HP_LIMIT_POOL,
+			       "enough frames are free, but no %lu of them in a row; ask for smaller extents", frames);
+	return hp_fail(error, -ENOMEM, HP_LIMIT_MEMORY, "the kernel refused to map the extent's frames");
 }
 
 int hp_free(hp_pool pool, void *address)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The pool's invariants, proved from the frames' own states. */
 #include "pool/extent.h"
+#include "pool/workers.h"
 
 #include "base/bitmap.h"
 #include "base/error.h"
@@ -75,19 +76,14 @@ static int check_sums(const struct hp_pool_view *view, const uint64_t *count, hp
 	return 0;
 }
 
-int hp_pool_check(hp_pool pool, hp_error *error)
+/* Fills an error of ours: the caller's may lie in lazy memory, and signals are blocked. */
+static int check_pool(struct hp_thread *t, hp_error *error)
 {
+	struct hp_pool_view *view = t->pool;
 	uint64_t count[HP_FRAME_STATES] = {0};
-	struct hp_pool_view *view;
-	struct hp_thread *t;
 	sigset_t saved;
-	int result = hp_pool_enter(pool.id, &t, error);
+	int result;
 
-	if (result)
-		return result;
-	view = t->pool;
-	hp_pool_reap(t);
-	hp_workers_pause(view);
 	hp_signals_block(&saved);
 	hp_mutex_lock(&view->shared->extents_lock, t->owner);
 	hp_caches_drain_locked(view, t->owner);
@@ -98,8 +94,24 @@ int hp_pool_check(hp_pool pool, hp_error *error)
 		result = check_sums(view, count, error);
 	hp_mutex_unlock(&view->shared->extents_lock);
 	hp_signals_restore(&saved);
+	return result;
+}
+
+int hp_pool_check(hp_pool pool, hp_error *error)
+{
+	hp_error found = {.code = 0};
+	struct hp_thread *t;
+	int result = hp_pool_enter(pool.id, &t, error);
+
+	if (result)
+		return result;
+	hp_pool_reap(t);
+	hp_workers_pause(t);
+	result = check_pool(t, &found);
 	if (!result)
-		result = hp_pool_check_layers(t, error);
-	hp_workers_resume(view);
+		result = hp_pool_check_layers(t, &found);
+	hp_workers_resume(t);
+	if (result && error)
+		*error = found;
 	return result;
 }

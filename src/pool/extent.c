@@ -2,11 +2,12 @@
 #include "pool/extent.h"
 
 #include "base/bitmap.h"
+#include "pool/workers.h"
 
 #include <errno.h>
 #include <sched.h>
 
-#define CACHE_REFILL 8u  /* frames moved to a CPU's cache at once */
+#define MISSES_MAX 1000000u /* searches in vain that say that the books are wrong */
 #define REGIONS_TRIED 8u /* regions with free frames that are searched before a shorter run is good enough */
 
 /* ---- promises --------------------------------------------------------------------------------------------------- */
@@ -77,8 +78,7 @@ static void add_locked(struct hp_pool_view *view, hp_frame_id first, uint32_t co
 	}
 }
 
-/* The frames after the last one of the segment that holds `frame`. */
-static uint64_t segment_end(const struct hp_pool_view *view, hp_frame_id frame)
+uint64_t hp_segment_end(const struct hp_pool_view *view, hp_frame_id frame)
 {
 	uint32_t regions = view->shared->regions / view->shared->segments;
 
@@ -88,7 +88,7 @@ static uint64_t segment_end(const struct hp_pool_view *view, hp_frame_id frame)
 /* Takes what is set in `map` from `first` on, up to `want`. */
 static uint32_t take_at_locked(struct hp_pool_view *view, const uint64_t *map, hp_frame_id first, uint32_t want)
 {
-	uint64_t end = hp_min((uint64_t)first + want, segment_end(view, first));
+	uint64_t end = hp_min((uint64_t)first + want, hp_segment_end(view, first));
 	uint32_t n = (uint32_t)(hp_bitmap_next_clear(map, first, end) - first);
 
 	remove_locked(view, first, n);
@@ -194,12 +194,12 @@ static bool pop_cache(struct hp_thread *t, struct hp_cpu_cache *cache, hp_frame_
 static void refill_cache_locked(struct hp_thread *t, struct hp_cpu_cache *cache)
 {
 	struct hp_pool_view *view = t->pool;
-	struct run run = find_locked(view, true, false, CACHE_REFILL);
+	struct run run = find_locked(view, true, false, HP_CPU_CACHE_FRAMES);
 
 	if (!run.count)
 		return;
 	hp_mutex_lock(&cache->lock, t->owner);
-	for (uint32_t i = 0; i < run.count && i < CACHE_REFILL && cache->count < CACHE_REFILL; i++) {
+	for (uint32_t i = 0; i < run.count && i < HP_CPU_CACHE_FRAMES && cache->count < HP_CPU_CACHE_FRAMES; i++) {
 		remove_locked(view, run.first + i, 1);
 		cache->frame[cache->count++] = run.first + i;
 	}
@@ -226,10 +226,10 @@ uint32_t hp_take(struct hp_thread *t, hp_frame_id hint, uint32_t want, hp_frame_
 	bool single = want == 1 && hint == HP_NO_FRAME;
 
 	/*
-	 * The caller has committed, so a free frame is there; but a search may miss it, because frames move while it
-	 * looks: they are given back to a place that it has passed. Each miss is somebody else's success.
+	 * The caller has committed, so a free frame is there. A search can miss it only because a frame was given back to a
+	 * place that it had passed while another taker got the one ahead: each miss is somebody else's success.
 	 */
-	for (;;) {
+	for (unsigned misses = 0;; misses++) {
 		struct hp_cpu_cache *cache = own_cache(view);
 		uint32_t n = 0;
 
@@ -251,19 +251,9 @@ uint32_t hp_take(struct hp_thread *t, hp_frame_id hint, uint32_t want, hp_frame_
 		hp_mutex_unlock(&view->shared->extents_lock);
 		if (n)
 			return n;
+		HP_ASSERT(misses < MISSES_MAX);
 		sched_yield();
 	}
-}
-
-uint32_t hp_take_zeroed_at(struct hp_thread *t, hp_frame_id hint, uint32_t want)
-{
-	struct hp_pool_view *view = t->pool;
-	uint32_t n;
-
-	hp_mutex_lock(&view->shared->extents_lock, t->owner);
-	n = take_at_locked(view, view->zeroed_map, hint, want);
-	hp_mutex_unlock(&view->shared->extents_lock);
-	return n;
 }
 
 /* The first frame of `want` free ones in a row in one segment, or HP_NO_FRAME. */
@@ -356,6 +346,21 @@ void hp_put(struct hp_thread *t, hp_frame_id first, uint32_t count)
 	hp_mutex_unlock(&view->shared->extents_lock);
 }
 
+bool hp_put_lost(struct hp_thread *t, hp_frame_id frame)
+{
+	struct hp_pool_view *view = t->pool;
+	bool lost;
+
+	hp_mutex_lock(&view->shared->extents_lock, t->owner);
+	lost = !hp_bitmap_test(view->free_map, frame);
+	if (lost) {
+		atomic_store(&view->frames[frame].word, hp_frame_word(HP_FRAME_FREE_DIRTY, 0, 0));
+		add_locked(view, frame, 1, false);
+	}
+	hp_mutex_unlock(&view->shared->extents_lock);
+	return lost;
+}
+
 void hp_release(struct hp_thread *t, hp_frame_id first, uint32_t count)
 {
 	for (uint32_t i = 0; i < count; i++)
@@ -367,23 +372,35 @@ void hp_release(struct hp_thread *t, hp_frame_id first, uint32_t count)
 
 /* ---- claims ----------------------------------------------------------------------------------------------------- */
 
+/* The wish if it is a whole free region, else the one with the most zeroed frames; UINT32_MAX if there is none. */
+static uint32_t find_whole_locked(const struct hp_pool_view *view, hp_frame_id wish)
+{
+	uint32_t found = UINT32_MAX, wished = wish == HP_NO_FRAME ? UINT32_MAX : wish / HP_REGION_FRAMES;
+
+	for (uint32_t r = 0; r < view->shared->regions; r++) {
+		const struct hp_region *region = &view->regions[r];
+
+		if (region->free < HP_REGION_FRAMES || region->claim)
+			continue;
+		if (r == wished)
+			return r;
+		if (found == UINT32_MAX || region->zeroed > view->regions[found].zeroed)
+			found = r;
+	}
+	return found;
+}
+
 hp_frame_id hp_region_claim(struct hp_thread *t, uint32_t file, hp_frame_id wish)
 {
 	struct hp_pool_view *view = t->pool;
-	uint32_t found = UINT32_MAX;
+	uint32_t found;
 
 	hp_mutex_lock(&view->shared->extents_lock, t->owner);
-	if (wish != HP_NO_FRAME && wish / HP_REGION_FRAMES < view->shared->regions &&
-	    region_of(view, wish)->free == HP_REGION_FRAMES && !region_of(view, wish)->claim)
-		found = wish / HP_REGION_FRAMES;
-	for (uint32_t r = 0;
-	     r < view->shared->regions && (found == UINT32_MAX || view->regions[found].zeroed < HP_REGION_FRAMES);
-	     r++) {
-		const struct hp_region *region = &view->regions[r];
-
-		if (region->free == HP_REGION_FRAMES && !region->claim &&
-		    (found == UINT32_MAX || region->zeroed > view->regions[found].zeroed))
-			found = r;
+	found = find_whole_locked(view, wish);
+	if (found == UINT32_MAX) {
+		/* A few frames in a CPU's cache may be all that a region lacks. */
+		hp_caches_drain_locked(view, t->owner);
+		found = find_whole_locked(view, wish);
 	}
 	if (found != UINT32_MAX)
 		view->regions[found].claim = file;
@@ -398,6 +415,7 @@ hp_frame_id hp_find_free(struct hp_thread *t, hp_frame_id wish, uint32_t want)
 
 	hp_mutex_lock(&view->shared->extents_lock, t->owner);
 	if (wish != HP_NO_FRAME && wish / HP_REGION_FRAMES < view->shared->regions &&
+	    (uint64_t)wish + want <= hp_segment_end(view, wish) &&
 	    hp_bitmap_next_clear(view->free_map, wish, (uint64_t)wish + want) == (uint64_t)wish + want)
 		run = (struct run){wish, want};
 	if (!run.count)

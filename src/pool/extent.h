@@ -19,8 +19,6 @@ void hp_uncommit(struct hp_pool_view *view, uint64_t frames);
  * many, at least 1. They may be dirty.
  */
 uint32_t hp_take(struct hp_thread *t, hp_frame_id hint, uint32_t want, hp_frame_id *first);
-/* The same, for frames zeroed already, at `hint` only: may return 0. */
-uint32_t hp_take_zeroed_at(struct hp_thread *t, hp_frame_id hint, uint32_t want);
 /* Takes exactly `want` committed frames in a row, aligned to a region if `want` is a multiple of it. False: no such
  * run. */
 bool hp_take_run(struct hp_thread *t, uint32_t want, hp_frame_id *first);
@@ -29,6 +27,8 @@ hp_frame_id hp_take_dirty(struct hp_thread *t);
 
 /* Puts free frames (taken and not used) back, whatever their state. Does not uncommit. */
 void hp_put(struct hp_thread *t, hp_frame_id first, uint32_t count);
+/* Puts a frame back that a dead thread had taken, as dirty. False: it was put back already. */
+bool hp_put_lost(struct hp_thread *t, hp_frame_id frame);
 /* Gives used frames up: they become dirty, free and uncommitted. */
 void hp_release(struct hp_thread *t, hp_frame_id first, uint32_t count);
 
@@ -38,6 +38,9 @@ void hp_region_unclaim(struct hp_thread *t, uint32_t file, hp_frame_id first);
 
 /* Where a run of `want` free frames begins, or the longest there is; `wish` if one begins there. Takes nothing. */
 hp_frame_id hp_find_free(struct hp_thread *t, hp_frame_id wish, uint32_t want);
+
+/* The number of the frame after the last one of the segment that holds `frame`. */
+uint64_t hp_segment_end(const struct hp_pool_view *view, hp_frame_id frame);
 
 /* Moves the frames of every CPU's cache back to the maps. */
 void hp_caches_drain_locked(struct hp_pool_view *view, hp_owner owner);

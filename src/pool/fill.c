@@ -85,12 +85,68 @@ static void fill_in_parallel(struct fill *fill)
 	uint32_t want = (uint32_t)hp_min(hp_min(hp_cpu_count(), FILL_THREADS_MAX), fill->frames / PIECE_FRAMES),
 		 made = 0;
 	pthread_t thread[FILL_THREADS_MAX];
+	sigset_t saved;
 
+	hp_signals_block(&saved); /* our threads run no handler of the program */
 	while (made + 1 < want && pthread_create(&thread[made], NULL, fill_pieces, fill) == 0)
 		made++;
+	hp_signals_restore(&saved);
 	fill_pieces(fill);
 	while (made)
 		pthread_join(thread[--made], NULL);
+}
+
+/*
+ * A replacement that the kernel refuses leaves a hole, where somebody else's mapping may come, which we would unmap with
+ * the pool. So the memory is mapped at a free address, and moved when it is there.
+ */
+static int map_region(struct hp_pool_view *view, uint32_t region, uint32_t frames)
+{
+	struct hp_os *os = view->os;
+	hp_frame_id first = region * HP_REGION_FRAMES;
+	uint64_t offset;
+	hp_segment segment = view->segment[hp_segment_of(view, first, &offset)];
+	void *scratch;
+	int result;
+
+	do {
+		result = os->ops->reserve(os, hp_bytes(frames), HP_FRAME_SIZE, 0, &scratch);
+		if (result)
+			return result;
+		os->ops->unmap(os, scratch, hp_bytes(frames));
+		result = os->ops->map(os, scratch, hp_bytes(frames), HP_PROT_READ | HP_PROT_WRITE, segment, offset, 0);
+	} while (result == -EEXIST); /* another thread's mmap was faster */
+	if (result)
+		return result;
+	result = os->ops->move(os, scratch, view->direct + hp_bytes(first), hp_bytes(frames));
+	if (result)
+		os->ops->unmap(os, scratch, hp_bytes(frames));
+	else
+		atomic_store_explicit(&view->direct_frames[region], frames, memory_order_release);
+	return result;
+}
+
+/*
+ * How many of `want` frames the kernel gives to a region when it does not give all: what its pool has, or as much as a
+ * control group may reserve, which nobody tells but the kernel.
+ */
+static uint32_t map_what_there_is(struct hp_pool_view *view, uint32_t region, uint32_t want, int *error)
+{
+	uint32_t have = (uint32_t)hp_min(want, view->os->ops->hugetlb_available(view->os)), low = 0, high = have;
+
+	*error = have < want ? -ENOMEM : -EFAULT;
+	/* Others take and give meanwhile, so this is worth a try also when it is as many as before. */
+	if (!have || !map_region(view, region, have))
+		return have;
+	while (high > low + 1) {
+		uint32_t middle = low + (high - low) / 2;
+
+		if (map_region(view, region, middle))
+			high = middle;
+		else
+			low = middle;
+	}
+	return low;
 }
 
 /* Maps the direct map of `frames` frames of a segment; returns how many could be. */
@@ -102,17 +158,10 @@ static uint32_t map_segment(struct hp_pool_view *view, const struct hp_segment_r
 	while (mapped < frames) {
 		uint32_t want = (uint32_t)hp_min(HP_REGION_FRAMES, frames - mapped);
 		uint32_t region = segment->first_region + mapped / HP_REGION_FRAMES;
-		int result = hp_direct_map_region(view, region, want);
+		int result = map_region(view, region, want);
 
-		if (result == -ENOMEM && segment->backing == HP_BACKING_HUGETLB) {
-			uint64_t have = view->os->ops->hugetlb_available(view->os);
-
-			*error = result;
-			want = (uint32_t)hp_min(want, have);
-			if (want)
-				result = hp_direct_map_region(view, region, want);
-			return mapped + (want && !result ? want : 0);
-		}
+		if (result == -ENOMEM && segment->backing == HP_BACKING_HUGETLB)
+			return mapped + map_what_there_is(view, region, want, error);
 		if (result) {
 			*error = result;
 			return mapped;
@@ -168,7 +217,8 @@ static int explain(const struct fill *fill, int error, uint32_t wanted, uint32_t
 
 	if (fill->backing == HP_BACKING_HUGETLB && error == -EFAULT)
 		return hp_fail(out, -ENOSPC, HP_LIMIT_CGROUP,
-		               "the control group's hugetlb limit leaves %u of %u huge pages; raise hugetlb.2MB.max",
+		               "the control group's hugetlb limit leaves %u of %u huge pages; raise hugetlb.2MB.max, "
+		               "and hugetlb.2MB.rsvd.max",
 		               got, wanted);
 	if (fill->backing == HP_BACKING_HUGETLB)
 		return hp_fail(out, -ENOMEM, HP_LIMIT_KERNEL_POOL,
@@ -223,6 +273,9 @@ int hp_pool_fill(struct hp_thread *t, const hp_pool_options *options, hp_error *
 	hp_error why = {.code = 0};
 	int64_t start = hp_now_ns();
 
+	if (options->backing == HP_BACKING_THP || options->backing == HP_BACKING_BASE)
+		hp_fail(&why, -ENOTSUP, HP_LIMIT_NONE, "the pool was asked for with backing %s",
+		        hp_backing_name(options->backing));
 	for (uint32_t s = 0; s < shared->segments && got < wanted; s++) {
 		struct hp_segment_record *segment = &shared->segment[s];
 		hp_backing kind = segment->backing == HP_BACKING_HUGETLB || options->backing == HP_BACKING_BASE

@@ -16,6 +16,8 @@
 #define HP_FILES_MAX 4096u
 #define HP_VMAS_MAX 65536u
 #define HP_CPU_CACHES 64u
+#define HP_CPU_CACHE_FRAMES 8u
+#define HP_ZEROERS_MAX 64u
 #define HP_SEGMENTS_MAX 2u /* hugetlb, and shared memory for the rest */
 
 #define HP_FILE_RECORD_SIZE 192u
@@ -51,7 +53,7 @@ struct hp_region {
 struct hp_cpu_cache {
 	struct hp_mutex lock;
 	uint32_t count;     /* under lock */
-	uint32_t frame[14]; /* under lock; state FREE_ZEROED, bits clear in both maps */
+	uint32_t frame[HP_CPU_CACHE_FRAMES]; /* under lock; state FREE_ZEROED, bits clear in both maps */
 } __attribute__((aligned(HP_CACHE_LINE)));
 
 /* Where frames come from; each has the same number of regions, filled from its start. Never changes after creation,
@@ -94,7 +96,9 @@ struct hp_pool_shared {
 	_Atomic uint32_t dirty_event
 		__attribute__((aligned(HP_CACHE_LINE))); /* futex: grows when frames become dirty */
 	_Atomic uint32_t clean_event;                    /* futex: grows when a worker has zeroed a frame */
-	_Atomic uint32_t workers;                        /* threads that zero */
+	_Atomic uint32_t workers; /* threads that zero; 0: callers do */
+	_Atomic uint32_t worker_process;
+	_Atomic uint32_t in_hand[HP_ZEROERS_MAX]; /* what each has, for who finds it dead: the frame plus 1, or 0 */
 	_Atomic uint32_t zeroing;                        /* frames committed by workers */
 	_Atomic uint32_t pause;                          /* while above 0 no worker takes a frame */
 

@@ -5,6 +5,9 @@
 #include "base/error.h"
 #include "base/machine.h"
 #include "os/budget.h"
+#include "os/life.h"
+#include "os/sentinel.h"
+#include "pool/workers.h"
 #include "sync/futex.h"
 
 #include <errno.h>
@@ -61,6 +64,7 @@ static void find_sections(struct hp_pool_view *view)
 	view->processes.record = hp_arena_section(arena, HP_SECTION_PROCESSES);
 	view->processes.slots = view->slots;
 	view->processes.control = arena->handle;
+	view->processes.identity = hp_life_identity(arena->handle);
 	view->intents = hp_arena_section(arena, HP_SECTION_INTENTS);
 	view->fault_mutexes = hp_arena_section(arena, HP_SECTION_FAULT_MUTEXES);
 	view->caches = hp_arena_section(arena, HP_SECTION_CPU_CACHES);
@@ -132,6 +136,9 @@ static int create_segments(struct hp_pool_view *view, const hp_pool_options *opt
 		result = view->os->ops->segment_create(view->os, backing, size, &view->segment[s]);
 		if (result == -ENOTSUP && options->backing == HP_BACKING_AUTO)
 			continue; /* the fill says so and goes on to the next kind */
+		if (result == -EFBIG)
+			return hp_fail(error, result, HP_LIMIT_NONE,
+				       "the file size limit (ulimit -f) is below the %lu bytes of a segment", size);
 		if (result)
 			return hp_fail(error, result, HP_LIMIT_NONE, "no memory of kind %s can be made here (errno %d)",
 			               hp_backing_name(backing), -result);
@@ -150,6 +157,7 @@ static int create_segments(struct hp_pool_view *view, const hp_pool_options *opt
 		               "the pool's own mapping takes %u kernel mappings, and %lu of %lu are in use; raise "
 		               "vm.max_map_count",
 		               shared->regions + 2, hp_maps_taken(view->os), hp_maps_max(view->os));
+	view->maps = shared->regions + 2;
 	return 0;
 }
 
@@ -164,16 +172,12 @@ static void destroy_view(struct hp_pool_view *view)
 		free(view->filling);
 	}
 	hp_workers_stop(view);
-	if (view->process) {
-		others = hp_thread_leave(view);
-		hp_process_release(&view->processes, view->process);
-		if (view->process_lock >= 0)
-			close(view->process_lock);
-	}
 	if (view->generation)
-		hp_pool_unregister(view);
-	if (view->direct_frames)
-		hp_maps_give(view->os, shared->regions + 2);
+		others = hp_pool_unregister(view);
+	if (view->process)
+		hp_process_release(&view->processes, view->process, view->process_lock);
+	if (view->maps)
+		hp_maps_give(view->os, view->maps);
 	if (view->direct)
 		view->os->ops->unmap(view->os, view->direct, hp_bytes((uint64_t)shared->regions * HP_REGION_FRAMES));
 	for (uint32_t s = 0; s < HP_SEGMENTS_MAX; s++)
@@ -190,9 +194,7 @@ static void *fill_in_background(void *context)
 {
 	struct hp_background_fill *filling = context;
 	struct hp_thread *t;
-	sigset_t saved;
 
-	hp_signals_block(&saved);
 	if (hp_thread_enter(filling->view, &t)) {
 		hp_fail(&filling->view->shared->fill_error, -EAGAIN, HP_LIMIT_TABLE,
 		        "no slot for the thread that fills the pool");
@@ -207,6 +209,7 @@ static void *fill_in_background(void *context)
 static int start_filling(struct hp_thread *t, const hp_pool_options *options, hp_error *error)
 {
 	struct hp_background_fill *filling;
+	sigset_t saved;
 	int result;
 
 	if (!(options->flags & HP_POOL_BACKGROUND))
@@ -215,7 +218,9 @@ static int start_filling(struct hp_thread *t, const hp_pool_options *options, hp
 	if (!filling)
 		return hp_fail(error, -ENOMEM, HP_LIMIT_MEMORY, "no memory for the thread that fills the pool");
 	*filling = (struct hp_background_fill){.view = t->pool, .options = *options};
+	hp_signals_block(&saved); /* our threads run no handler of the program */
 	result = -pthread_create(&filling->thread, NULL, fill_in_background, filling);
+	hp_signals_restore(&saved);
 	if (result) {
 		free(filling);
 		return hp_fail(error, result, HP_LIMIT_NONE, "no thread to fill the pool (errno %d)", -result);
@@ -232,20 +237,15 @@ static int populate_view(struct hp_pool_view *view, const hp_pool_options *optio
 	struct hp_thread *t;
 	int result = hp_pool_register(view);
 
-	if (result) {
-		view->generation = 0;
-		return hp_fail(error, result, HP_LIMIT_TABLE, "this process has %u pools already; close one",
-		               HP_POOLS_MAX);
-	}
-	/* Handles of files hold a generation of their own, which an older pool under the same index must not have used.
-	 */
-	atomic_store(&view->shared->file_generation, view->generation << 20);
+	if (result)
+		return hp_fail(error, result, HP_LIMIT_TABLE, "this process has %u pools already; close one", HP_POOLS_MAX);
 	view->process = hp_process_claim(&view->processes, getpid(), &view->process_lock);
+	hp_life_keep(view->process_lock);
 	result = hp_thread_enter(view, &t);
 	if (!result)
 		result = start_filling(t, options, error);
 	if (!result) {
-		result = hp_workers_start(view, workers);
+		result = hp_workers_start(t, workers);
 		if (result)
 			hp_fail(error, result, HP_LIMIT_NONE, "no threads to zero frames (errno %d)", -result);
 	}
@@ -267,7 +267,6 @@ int hp_pool_make(struct hp_os *os, const hp_pool_options *given, hp_pool *pool, 
 	if (!view)
 		return hp_fail(error, -ENOMEM, HP_LIMIT_MEMORY, "no memory for the pool's view");
 	view->os = os;
-	view->process_lock = view->child_lock = -1;
 	view->arena.handle = HP_NO_SEGMENT;
 	for (uint32_t s = 0; s < HP_SEGMENTS_MAX; s++)
 		view->segment[s] = HP_NO_SEGMENT;
@@ -291,6 +290,8 @@ int hp_pool_close(hp_pool pool)
 
 	if (!view)
 		return -EBADF;
+	if (!hp_sentinel_is_armed() || !view->process)
+		return -ECHILD; /* a raw clone's record and slots are the parent's; a child without a record has no books */
 	if (hp_pool_in_use(view))
 		return -EBUSY;
 	destroy_view(view);
@@ -322,13 +323,15 @@ int hp_pool_promise(struct hp_thread *t, uint64_t frames, hp_error *error)
 	struct hp_pool_view *view = t->pool;
 	int result = hp_commit(view, frames);
 
-	if (result && atomic_load(&view->shared->zeroing)) {
-		hp_workers_pause(view);
+	if (result) {
+		hp_workers_pause(t);
 		result = hp_commit(view, frames);
-		hp_workers_resume(view);
+		hp_workers_resume(t);
 	}
-	if (result && hp_pool_reap(t))
+	if (result) {
+		hp_pool_reap(t); /* others may have done it for us */
 		result = hp_commit(view, frames);
+	}
 	if (result)
 		return hp_fail(error, result, HP_LIMIT_POOL,
 		               "%lu frames of 2 MiB are needed and %lu of the pool's are free and not promised; make "
@@ -354,6 +357,24 @@ static uint64_t dirty_frames(struct hp_thread *t)
 	hp_mutex_unlock(&view->shared->extents_lock);
 	hp_signals_restore(&saved);
 	return dirty;
+}
+
+/* Nothing is left for workers: no dirty frame, or only ones that are left to those who were promised them. */
+static bool is_clean(struct hp_thread *t)
+{
+	struct hp_pool_shared *shared = t->pool->shared;
+	bool promised;
+
+	/* In this order: a worker counts itself in `zeroing` before it takes a dirty frame. */
+	if (!dirty_frames(t))
+		return atomic_load(&shared->zeroing) == 0;
+	if (atomic_load(&shared->uncommitted))
+		return false;
+	/* It may be a worker that has committed the last one. */
+	hp_workers_pause(t);
+	promised = atomic_load(&shared->uncommitted) == 0;
+	hp_workers_resume(t);
+	return promised;
 }
 
 /* Waits on a word that must no longer have the value `seen`; 0 or -ETIMEDOUT. */
@@ -388,8 +409,7 @@ int hp_pool_wait(hp_pool pool, int timeout_ms, hp_error *error)
 	while (!result && atomic_load(&shared->workers)) {
 		uint32_t event = atomic_load(&shared->clean_event);
 
-		/* Dirty frames that are all promised are left to those who were promised them. */
-		if (!atomic_load(&shared->zeroing) && (!dirty_frames(t) || !atomic_load(&shared->uncommitted)))
+		if (is_clean(t))
 			break;
 		result = wait_until(&shared->clean_event, event, deadline);
 	}

@@ -33,14 +33,15 @@ struct hp_pool_view {
 	hp_segment segment[HP_SEGMENTS_MAX];
 	char *direct;                    /* frame 0 in the pool's own mapping */
 	_Atomic uint32_t *direct_frames; /* [region]: frames that this process has mapped there */
+	uint64_t maps;                         /* kernel mappings set aside for the direct map */
 	uint32_t index;                  /* in the process's table of pools */
 	uint32_t generation;
 
 	/* Change at fork, when there is one thread. */
 	uint32_t process; /* 0: not a member (a raw clone, or no record left): engine calls fail */
-	int process_lock;
+	void *process_lock; /* os/life.h */
 	uint32_t child; /* between fork's prepare and its end: the record made for the child */
-	int child_lock;
+	void *child_lock;
 
 	struct hp_workers *workers;         /* threads of this process; NULL in a fork child */
 	struct hp_background_fill *filling; /* the same */
@@ -61,7 +62,17 @@ struct hp_pool_view *hp_pool_find(uint64_t id);
 struct hp_pool_view *hp_pool_at(uint32_t index);
 /* Enters an initialised view into the table: its index and generation are set. -EMFILE. */
 int hp_pool_register(struct hp_pool_view *view);
-void hp_pool_unregister(struct hp_pool_view *view);
+/*
+ * Takes the view out of the table and gives the calling thread's slot up; true if other threads of this process still hold
+ * one.
+ */
+bool hp_pool_unregister(struct hp_pool_view *view);
+/*
+ * Held by a fork from before it until after it, in both processes: no pool appears or vanishes meanwhile, and one fork at a
+ * time prepares a child.
+ */
+void hp_pools_lock(void);
+void hp_pools_unlock(void);
 /*
  * The calling thread's part in the pool. 0; -ECHILD this process is not a member; -EAGAIN no slot is left. An ordinary
  * call makes sure that the slot is given up when the thread ends; one that first comes in the fault path, signals
@@ -71,8 +82,6 @@ int hp_thread_enter(struct hp_pool_view *view, struct hp_thread **thread);
 int hp_thread_enter_blocked(struct hp_pool_view *view, struct hp_thread **thread);
 /* In a fork child: forgets the parent's slots. */
 void hp_threads_forget(void);
-/* Gives the calling thread's slot up; true if another thread of this process still holds one. */
-bool hp_thread_leave(struct hp_pool_view *view);
 
 /* -- hooks: what the layers above know about a process ---------------------------------------------------------- */
 
@@ -129,11 +138,5 @@ int hp_pool_fill(struct hp_thread *t, const hp_pool_options *options, hp_error *
 
 /* Zeroes the dirty ones among frames that the caller has taken. -ENOMEM: a frame could not be mapped. Signal safe. */
 int hp_frames_make_zeroed(struct hp_thread *t, hp_frame_id first, uint32_t count);
-int hp_workers_start(struct hp_pool_view *view, uint32_t count);
-void hp_workers_stop(struct hp_pool_view *view);
-/* Holds workers off and waits until no frame is in their hands. Nests. */
-void hp_workers_pause(struct hp_pool_view *view);
-void hp_workers_resume(struct hp_pool_view *view);
-void hp_workers_notify(struct hp_pool_view *view);
 
 #endif

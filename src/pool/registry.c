@@ -4,15 +4,18 @@
 
 #include "base/log.h"
 #include "os/sentinel.h"
+#include "pool/workers.h"
 
 #include <errno.h>
 #include <string.h>
-#include <unistd.h>
 
-/* An entry is set when the view is whole and cleared before it is destroyed; `generations` never repeats for an index.
+/*
+ * An entry is set when the view has its arena, and cleared before it is destroyed: under `pools_lock`, read by all.
+ * `pool_generations` and `file_generations` never go back for an index, so that no handle comes twice.
  */
 static _Atomic(struct hp_pool_view *) views[HP_POOLS_MAX];
-static _Atomic uint32_t generations[HP_POOLS_MAX];
+static uint32_t pool_generations[HP_POOLS_MAX], file_generations[HP_POOLS_MAX];
+static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static __thread struct hp_thread threads[HP_POOLS_MAX];
 static pthread_key_t thread_end_key;
@@ -37,24 +40,32 @@ struct hp_pool_view *hp_pool_find(uint64_t id)
 	return view && view->generation == id >> 8 ? view : NULL;
 }
 
-int hp_pool_register(struct hp_pool_view *view)
+void hp_pools_lock(void)
 {
-	for (uint32_t i = 0; i < HP_POOLS_MAX; i++) {
-		struct hp_pool_view *expected = NULL;
-
-		view->index = i;
-		view->generation = atomic_load(&generations[i]) + 1;
-		if (!atomic_compare_exchange_strong(&views[i], &expected, view))
-			continue;
-		atomic_store(&generations[i], view->generation);
-		return 0;
-	}
-	return -EMFILE;
+	pthread_mutex_lock(&pools_lock);
 }
 
-void hp_pool_unregister(struct hp_pool_view *view)
+void hp_pools_unlock(void)
 {
-	atomic_store(&views[view->index], NULL);
+	pthread_mutex_unlock(&pools_lock);
+}
+
+int hp_pool_register(struct hp_pool_view *view)
+{
+	int result = -EMFILE;
+
+	hp_pools_lock();
+	for (uint32_t i = 0; i < HP_POOLS_MAX && result; i++) {
+		if (atomic_load(&views[i]))
+			continue;
+		view->index = i;
+		view->generation = ++pool_generations[i];
+		atomic_store(&view->shared->file_generation, file_generations[i]);
+		atomic_store(&views[i], view);
+		result = 0;
+	}
+	hp_pools_unlock();
+	return result;
 }
 
 /* ---- threads ---------------------------------------------------------------------------------------------------- */
@@ -64,24 +75,46 @@ static bool is_current(const struct hp_thread *t, const struct hp_pool_view *vie
 	return t->pool == view && t->generation == view->generation && t->slot;
 }
 
+/* Signals are blocked: no fault of this thread may come between its robust-mutex calls. */
 static void leave(struct hp_thread *t)
 {
-	sigset_t saved;
-
-	hp_signals_block(&saved);
 	hp_slot_release(t->slot);
 	memset(t, 0, sizeof(*t));
-	hp_signals_restore(&saved);
 }
 
 static void on_thread_end(void *unused)
 {
-	for (uint32_t i = 0; i < HP_POOLS_MAX; i++) {
+	sigset_t saved;
+
+	hp_signals_block(&saved);
+	hp_pools_lock();
+	/* In a raw clone's child the slots are the parent's. */
+	for (uint32_t i = 0; i < HP_POOLS_MAX && hp_sentinel_is_armed(); i++) {
 		struct hp_pool_view *view = hp_pool_at(i);
 
 		if (view && is_current(&threads[i], view))
 			leave(&threads[i]);
 	}
+	hp_pools_unlock();
+	hp_signals_restore(&saved);
+}
+
+bool hp_pool_unregister(struct hp_pool_view *view)
+{
+	struct hp_thread *t = &threads[view->index];
+	bool others;
+	sigset_t saved;
+
+	hp_signals_block(&saved);
+	hp_pools_lock();
+	if (is_current(t, view))
+		leave(t);
+	others = view->process && hp_slots_process_has_thread(view->slots, HP_SLOTS_MAX, view->process);
+	file_generations[view->index] = atomic_load(&view->shared->file_generation);
+	atomic_store(&views[view->index], NULL);
+	hp_pools_unlock();
+	hp_signals_restore(&saved);
+	return others;
 }
 
 static void make_thread_end_key(void)
@@ -129,15 +162,6 @@ void hp_threads_forget(void)
 	memset(threads, 0, sizeof(threads));
 }
 
-bool hp_thread_leave(struct hp_pool_view *view)
-{
-	struct hp_thread *t = &threads[view->index];
-
-	if (is_current(t, view))
-		leave(t);
-	return hp_slots_process_has_thread(view->slots, HP_SLOTS_MAX, view->process);
-}
-
 /* ---- hooks and dead processes ----------------------------------------------------------------------------------- */
 
 void hp_pool_hooks_add(const struct hp_pool_hooks *added)
@@ -169,7 +193,8 @@ void hp_pool_reap_one(struct hp_thread *t, uint32_t process)
 	hp_intent_begin(t->intents, HP_INTENT_REAP, process, 0, 0);
 	for (unsigned i = hook_count; i-- > 0;)
 		hooks[i]->reap(t, process);
-	hp_process_release(&t->pool->processes, process);
+	hp_workers_reap(t, process);
+	hp_process_release(&t->pool->processes, process, NULL);
 	hp_intent_end(t->intents);
 }
 
@@ -180,18 +205,16 @@ uint32_t hp_pool_reap(struct hp_thread *t)
 	sigset_t saved;
 
 	hp_signals_block(&saved);
-	if (hp_mutex_trylock(&view->shared->reap_lock, t->owner)) {
-		for (uint32_t id = 1; id < HP_PROCESSES_MAX; id++) {
-			if (id == view->process || id == view->child ||
-			    !hp_process_bury(&view->processes, id, view->process_lock))
-				continue;
-			hp_log(HP_LOG_INFO, "process %d of the pool is gone: taking back what it had",
-			       view->processes.record[id].pid);
-			hp_pool_reap_one(t, id);
-			buried++;
-		}
-		hp_mutex_unlock(&view->shared->reap_lock);
+	hp_mutex_lock(&view->shared->reap_lock, t->owner);
+	for (uint32_t id = 1; id < HP_PROCESSES_MAX; id++) {
+		if (id == view->process || !hp_process_bury(&view->processes, id))
+			continue;
+		hp_log(HP_LOG_INFO, "process %d of the pool is gone: taking back what it had",
+		       view->processes.record[id].pid);
+		hp_pool_reap_one(t, id);
+		buried++;
 	}
+	hp_mutex_unlock(&view->shared->reap_lock);
 	hp_signals_restore(&saved);
 	return buried;
 }

@@ -99,7 +99,7 @@ static struct run run_around(const struct hp_mapping *m, uint32_t page, uint32_t
 /*
  * A chunk whose 512 pages are all mapped and lie in one region becomes one kernel mapping, which is where the kernel
  * shares page tables. The new mapping is made at a scratch address and moved over the old ones: a failed replacement in
- * place would leave a hole where live data was. When it cannot be done nothing is lost.
+ * place would leave a hole where live data was.
  */
 static void merge_chunk(const struct hp_mapping *m, uint32_t page)
 {
@@ -107,6 +107,7 @@ static void merge_chunk(const struct hp_mapping *m, uint32_t page)
 	struct hp_index index = hp_file_index(m->pool, hp_file_at(m->pool, m->file));
 	uint32_t first = page & ~(HP_REGION_FRAMES - 1);
 	struct hp_mapping scratch = *m;
+	hp_frame_id frame = hp_index_lookup(index, first);
 	void *address;
 
 	if (hp_index_run(index, first, HP_REGION_FRAMES) != HP_REGION_FRAMES ||
@@ -114,9 +115,15 @@ static void merge_chunk(const struct hp_mapping *m, uint32_t page)
 		return;
 	scratch.start = (uintptr_t)address;
 	scratch.first = first;
-	if (hp_mapping_place(&scratch, first, HP_REGION_FRAMES, hp_index_lookup(index, first), HP_OS_MAP_REPLACE) ||
-	    os->ops->move(os, address, (void *)(m->start + hp_bytes(first - m->first)), HP_REGION_SIZE))
-		os->ops->unmap(os, address, HP_REGION_SIZE);
+	if (!hp_mapping_place(&scratch, first, HP_REGION_FRAMES, frame, HP_OS_MAP_REPLACE)) {
+		if (!os->ops->move(os, address, (void *)(m->start + hp_bytes(first - m->first)), HP_REGION_SIZE))
+			return;
+		/* The kernel may have taken the old mappings away already. */
+		if (hp_mapping_place(m, first, HP_REGION_FRAMES, frame, HP_OS_MAP_REPLACE))
+			hp_log(HP_LOG_ERROR, "pages %u to %u of a mapping are lost: the kernel has no memory to map them", first,
+			       first + HP_REGION_FRAMES - 1);
+	}
+	os->ops->unmap(os, address, HP_REGION_SIZE);
 }
 
 /* Maps what is present around a page. The file lock is held for reading. */

@@ -24,12 +24,12 @@
 
 #include "base/log.h"
 #include "file/vma.h"
+#include "os/life.h"
 #include "os/sentinel.h"
 
 #include <pthread.h>
+#include <string.h>
 #include <unistd.h>
-
-#define FORKS_OWNER 0x3ffffffeu /* what fork writes into the space's locks */
 
 static void pin_mapping(const struct hp_range *range, void *context)
 {
@@ -63,42 +63,40 @@ static void prepare_pool(struct hp_pool_view *view)
 
 static void prepare(void)
 {
+	hp_pools_lock();
 	for (uint32_t i = 0; i < HP_POOLS_MAX; i++)
 		if (hp_pool_at(i))
 			prepare_pool(hp_pool_at(i));
-	hp_mutex_lock(&hp_space.grace_lock, FORKS_OWNER);
-	hp_mutex_lock(&hp_space.lock, FORKS_OWNER);
+	hp_rwsem_write_lock(&hp_space.fork_gate, hp_space_owner());
 	hp_range_map_each(&hp_space.ranges, pin_mapping, NULL);
 }
 
 static void in_parent(void)
 {
-	hp_mutex_unlock(&hp_space.lock);
-	hp_mutex_unlock(&hp_space.grace_lock);
+	hp_rwsem_write_unlock(&hp_space.fork_gate);
 	for (uint32_t i = 0; i < HP_POOLS_MAX; i++) {
 		struct hp_pool_view *view = hp_pool_at(i);
 		struct hp_thread *t;
 
 		if (!view || !view->child)
 			continue;
-		if (view->child_lock >= 0)
-			close(view->child_lock);
+		hp_life_drop(view->child_lock);
 		view->child = 0;
-		view->child_lock = -1;
+		view->child_lock = NULL;
 		if (!hp_thread_enter(view, &t))
 			hp_intent_end(t->intents);
 	}
+	hp_pools_unlock();
 }
 
 /* The view becomes the child's. */
 static void adopt_pool(struct hp_pool_view *view)
 {
-	if (view->process_lock >= 0)
-		close(view->process_lock);
 	view->process = view->child;
 	view->process_lock = view->child_lock;
+	hp_life_keep(view->process_lock);
 	view->child = 0;
-	view->child_lock = -1;
+	view->child_lock = NULL;
 	view->workers = NULL; /* the parent's threads; their records are left where the parent's memory was */
 	view->filling = NULL;
 	if (view->process)
@@ -111,30 +109,31 @@ static void register_mapping(const struct hp_range *range, void *context)
 	struct hp_vma_record facts = {
 		.first = m->first, .pages = m->pages, .prot = m->prot, .flags = m->flags, .address = m->start};
 	struct hp_thread *t;
-	bool *complete = context;
+	bool *complete = context; /* by pool */
 
 	m->vma = hp_thread_enter(m->pool, &t) ? 0 : hp_vma_add(t, m->file, &facts);
-	*complete &= m->vma != 0;
+	complete[m->pool->index] &= m->vma != 0;
 }
 
 static void in_child(void)
 {
-	bool complete = true;
+	bool complete[HP_POOLS_MAX];
 	struct hp_thread *t;
 
 	hp_sentinel_arm();
 	hp_threads_forget();
 	hp_epoch_reset(&hp_space.epoch);
-	hp_mutex_unlock(&hp_space.lock);
-	hp_mutex_unlock(&hp_space.grace_lock);
+	hp_rwsem_write_unlock(&hp_space.fork_gate);
 	for (uint32_t i = 0; i < HP_POOLS_MAX; i++)
 		if (hp_pool_at(i))
 			adopt_pool(hp_pool_at(i));
-	hp_range_map_each(&hp_space.ranges, register_mapping, &complete);
+	memset(complete, true, sizeof(complete));
+	hp_range_map_each(&hp_space.ranges, register_mapping, complete);
 	/* Where a mapping found no record, the files stay entered as long as this process lives. */
-	for (uint32_t i = 0; i < HP_POOLS_MAX && complete; i++)
-		if (hp_pool_at(i) && !hp_thread_enter(hp_pool_at(i), &t))
+	for (uint32_t i = 0; i < HP_POOLS_MAX; i++)
+		if (hp_pool_at(i) && complete[i] && !hp_thread_enter(hp_pool_at(i), &t))
 			hp_file_unpin(t);
+	hp_pools_unlock();
 }
 
 void hp_fork_watch(void)

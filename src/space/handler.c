@@ -85,23 +85,23 @@ static void on_sigsegv(int signal, siginfo_t *info, void *context)
 		pass_on(signal, info, context);
 }
 
-int hp_handler_install(void)
+static int install_result;
+
+static void install(void)
 {
-	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	static bool installed;
 	struct sigaction action = {.sa_sigaction = on_sigsegv, .sa_flags = SA_SIGINFO | SA_ONSTACK};
-	int result = 0;
+	int saved_errno = errno;
 
 	sigfillset(&action.sa_mask);
-	pthread_mutex_lock(&lock);
-	if (!installed) {
-		int saved_errno = errno;
+	if (sigaction(SIGSEGV, NULL, &previous) || sigaction(SIGSEGV, &action, NULL))
+		install_result = -errno;
+	errno = saved_errno;
+}
 
-		if (sigaction(SIGSEGV, NULL, &previous) || sigaction(SIGSEGV, &action, NULL))
-			result = -errno;
-		errno = saved_errno;
-		installed = !result;
-	}
-	pthread_mutex_unlock(&lock);
-	return result;
+int hp_handler_install(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, install);
+	return install_result;
 }

@@ -14,6 +14,16 @@
 
 struct hp_space hp_space;
 
+hp_owner hp_space_owner(void)
+{
+	static _Atomic hp_owner last;
+	static __thread hp_owner mine;
+
+	if (!mine)
+		mine = atomic_fetch_add_explicit(&last, 1, memory_order_relaxed) + 1;
+	return mine;
+}
+
 #define RETIRED_MAX 64u      /* pieces of memory that wait for readers before we do */
 #define POPULATE_FRAMES 512u /* kernel mappings up to this size get their page table at once */
 
@@ -35,11 +45,11 @@ static void remember_address(uintptr_t start, uint64_t length)
 	recent[next++ % 8] = (struct recent){start, length};
 }
 
-static void *recall_address(uint64_t length, uint64_t align, uint64_t skew, hp_owner owner)
+static void *recall_address(uint64_t length, uint64_t align, uint64_t skew)
 {
 	void *found = NULL;
 
-	hp_mutex_lock(&hp_space.lock, owner);
+	hp_mutex_lock(&hp_space.lock, hp_space_owner());
 	for (unsigned i = 0; i < 8 && !found; i++)
 		if (recent[i].length == length && (recent[i].start & (align - 1)) == skew) {
 			found = (void *)recent[i].start;
@@ -63,6 +73,8 @@ int hp_mapping_place(const struct hp_mapping *m, uint32_t page, uint32_t pages, 
 	uint64_t offset;
 	unsigned segment = hp_segment_of(m->pool, frame, &offset);
 
+	/* Numbers go on from one segment to the next; memory does not. */
+	HP_ASSERT(offset + hp_bytes(pages) <= hp_bytes((uint64_t)m->pool->shared->regions / m->pool->shared->segments * HP_REGION_FRAMES));
 	return os->ops->map(os, (void *)(m->start + hp_bytes(page - m->first)), hp_bytes(pages), m->prot,
 	                    m->pool->segment[segment], offset, os_flags);
 }
@@ -107,7 +119,7 @@ static unsigned populate_flag(const struct hp_mapping *m, uint32_t frames)
 	return frames <= POPULATE_FRAMES && alignment_for(m) == HP_FRAME_SIZE ? HP_OS_MAP_POPULATE : 0;
 }
 
-static int map_runs(struct hp_mapping *m, uint32_t runs, hp_owner owner, hp_error *error)
+static int map_runs(struct hp_mapping *m, uint32_t runs, hp_error *error)
 {
 	struct hp_index index = hp_file_index(m->pool, hp_file_at(m->pool, m->file));
 	hp_frame_id frame = hp_index_lookup(index, m->first);
@@ -115,7 +127,7 @@ static int map_runs(struct hp_mapping *m, uint32_t runs, hp_owner owner, hp_erro
 	int result;
 
 	if (runs == 1) {
-		m->start = (uintptr_t)recall_address(m->length, align, skew, owner);
+		m->start = (uintptr_t)recall_address(m->length, align, skew);
 		if (m->start && !hp_mapping_place(m, m->first, m->pages, frame, populate_flag(m, m->pages)))
 			return 0;
 	}
@@ -163,11 +175,12 @@ static int map_ready(struct hp_thread *t, struct hp_mapping *m, hp_error *error)
 	}
 	if (!result)
 		result = take_maps(m, runs, error);
-	return result ? result : map_runs(m, runs, t->owner, error);
+	return result ? result : map_runs(m, runs, error);
 }
 
 static int map_lazy(struct hp_thread *t, struct hp_mapping *m, hp_error *error)
 {
+	struct hp_file_use use = {hp_file_at(t->pool, m->file), m->file};
 	uint32_t chunks = (m->first + m->pages - 1) / HP_REGION_FRAMES - m->first / HP_REGION_FRAMES + 1;
 	int result = hp_handler_install();
 
@@ -176,7 +189,7 @@ static int map_lazy(struct hp_thread *t, struct hp_mapping *m, hp_error *error)
 	/* In the worst order of touches every second page is mapped by itself, and then all the others. */
 	result = take_maps(m, (uint64_t)m->pages + 1, error);
 	if (!result)
-		result = hp_reserve_promise(t, hp_file_at(t->pool, m->file), m->first, m->pages, error);
+		result = hp_reserve_promise(t, use, m->first, m->pages, error);
 	if (result)
 		return result;
 	m->mapped = calloc(hp_bitmap_words(m->pages), sizeof(uint64_t));
@@ -192,12 +205,16 @@ static int publish(struct hp_thread *t, struct hp_mapping *m, hp_error *error)
 	int result;
 
 	hp_vma_at(t->pool, m->vma)->address = m->start;
-	hp_mutex_lock(&hp_space.lock, t->owner);
+	hp_mutex_lock(&hp_space.lock, hp_space_owner());
 	result = hp_range_map_insert(&hp_space.ranges, m->start, m->start + m->length, m);
 	hp_mutex_unlock(&hp_space.lock);
 	if (!result)
 		return 0;
 	m->pool->os->ops->unmap(m->pool->os, (void *)m->start, m->length);
+	if (result == -EEXIST)
+		return hp_fail(error, result, HP_LIMIT_NONE,
+			       "the kernel gave addresses that belong to another mapping of hugepool: somebody unmapped "
+			       "those with munmap instead of hp_unmap");
 	return hp_fail(error, result, HP_LIMIT_MEMORY, "no memory to note the mapping");
 }
 
@@ -218,6 +235,8 @@ static int map_file(struct hp_thread *t, struct hp_mapping *m, hp_error *error)
 	int result;
 
 	m->vma = hp_vma_add(t, m->file, &facts);
+	if (!m->vma && hp_pool_reap(t))
+		m->vma = hp_vma_add(t, m->file, &facts);
 	if (!m->vma)
 		return hp_fail(error, -ENOMEM, HP_LIMIT_TABLE, "the pool has %u mappings already", HP_VMAS_MAX - 1);
 	hp_intent_begin(t->intents, HP_INTENT_MAP, m->vma, m->first, m->pages);
@@ -259,7 +278,9 @@ int hp_map(hp_file file, uint64_t offset, uint64_t length, unsigned prot, unsign
 		m->length = length;
 		m->prot = prot;
 		m->flags = flags;
+		hp_rwsem_read_lock(&hp_space.fork_gate);
 		result = map_file(t, m, error);
+		hp_rwsem_read_unlock(&hp_space.fork_gate);
 		if (result)
 			free(m);
 		else
@@ -271,112 +292,138 @@ int hp_map(hp_file file, uint64_t offset, uint64_t length, unsigned prot, unsign
 
 /* ---- hp_unmap --------------------------------------------------------------------------------------------------- */
 
-void hp_space_reclaim(hp_owner owner, void *retired)
+void hp_space_reclaim(void *retired)
 {
-	hp_mutex_lock(&hp_space.grace_lock, owner);
+	hp_mutex_lock(&hp_space.grace_lock, hp_space_owner());
 	hp_epoch_synchronize(&hp_space.epoch);
 	hp_mutex_unlock(&hp_space.grace_lock);
 	hp_range_map_free(retired);
 }
 
-/* Takes the mapping out of the map. Its memory stays until it is retired. */
-static int withdraw(void *address, uint64_t length, hp_owner owner, struct hp_mapping **mapping)
+/*
+ * Takes the mapping out of the map; its memory stays until it is retired. *t: the thread's part in its pool, NULL in a child
+ * that is not a member, where the kernel's mapping goes and there are no books.
+ */
+static int withdraw(void *address, uint64_t length, struct hp_mapping **mapping, struct hp_thread **t)
 {
 	struct hp_mapping *m;
 	void *removed = NULL;
 	int result = -EINVAL;
 
-	hp_mutex_lock(&hp_space.lock, owner);
+	hp_mutex_lock(&hp_space.lock, hp_space_owner());
 	m = hp_range_map_find(&hp_space.ranges, (uintptr_t)address);
-	if (m && m->start == (uintptr_t)address && m->length == length)
-		result = hp_range_map_remove(&hp_space.ranges, m->start, &removed);
+	if (m && m->start == (uintptr_t)address && m->length == length) {
+		result = hp_thread_enter(m->pool, t);
+		if (result == -ECHILD)
+			*t = NULL;
+		if (!result || result == -ECHILD)
+			result = hp_range_map_remove(&hp_space.ranges, m->start, &removed);
+	}
 	hp_mutex_unlock(&hp_space.lock);
 	*mapping = removed;
 	return result;
 }
 
 /* Retires the mapping, and frees what has waited when it has become much. */
-static void retire(struct hp_mapping *m, hp_owner owner)
+static void retire(struct hp_mapping *m)
 {
 	void *retired = NULL;
 
-	hp_mutex_lock(&hp_space.lock, owner);
+	hp_mutex_lock(&hp_space.lock, hp_space_owner());
 	remember_address(m->start, m->length);
 	hp_range_map_retire(&hp_space.ranges, m);
 	if (hp_space.ranges.retired_count >= RETIRED_MAX)
 		retired = hp_range_map_take_retired(&hp_space.ranges);
 	hp_mutex_unlock(&hp_space.lock);
 	if (retired)
-		hp_space_reclaim(owner, retired);
+		hp_space_reclaim(retired);
 }
 
 /* The kernel refused to unmap it: it is a mapping as before. */
-static void put_back(struct hp_mapping *m, hp_owner owner)
+static void put_back(struct hp_mapping *m)
 {
-	hp_mutex_lock(&hp_space.lock, owner);
+	hp_mutex_lock(&hp_space.lock, hp_space_owner());
 	if (hp_range_map_insert(&hp_space.ranges, m->start, m->start + m->length, m))
 		hp_log(HP_LOG_ERROR, "the kernel did not unmap 0x%lx, and there is no memory to note that", m->start);
 	hp_mutex_unlock(&hp_space.lock);
 }
 
-/* The owner that a thread without a part in any pool writes into the space's locks. */
-#define NOBODYS_OWNER 0x3fffffffu
-
-int hp_unmap(void *address, uint64_t length)
+/* Signals are as the caller had them; the fork gate is held for reading. */
+static int unmap_file(void *address, uint64_t length)
 {
 	struct hp_mapping *m;
-	struct hp_thread *t = NULL;
-	hp_owner owner;
-	int result;
+	struct hp_thread *t;
+	int result = withdraw(address, length, &m, &t);
 
-	/* Which pool it is, and so which thread record, is known when the mapping is found: by address, under the lock.
-	 */
-	result = withdraw(address, length, NOBODYS_OWNER, &m);
 	if (result)
 		return result;
-	if (hp_thread_enter(m->pool, &t))
-		t = NULL; /* a child that is not a member: the kernel's mapping goes, there are no books */
-	owner = t ? t->owner : NOBODYS_OWNER;
 	if (t)
 		hp_intent_begin(t->intents, HP_INTENT_UNMAP, m->vma, m->first, m->pages);
 	if (m->flags & HP_MAP_LAZY)
-		hp_space_reclaim(owner, NULL);
+		hp_space_reclaim(NULL);
 	result = m->pool->os->ops->unmap(m->pool->os, address, length);
 	if (result)
-		put_back(m, owner);
+		put_back(m);
 	else
 		forget(t, m);
 	if (t)
 		hp_intent_end(t->intents);
 	if (!result)
-		retire(m, owner);
+		retire(m);
+	return result;
+}
+
+int hp_unmap(void *address, uint64_t length)
+{
+	int result;
+
+	hp_rwsem_read_lock(&hp_space.fork_gate);
+	result = unmap_file(address, length);
+	hp_rwsem_read_unlock(&hp_space.fork_gate);
 	return result;
 }
 
 /* ---- hp_populate ------------------------------------------------------------------------------------------------ */
 
-int hp_populate(void *address, uint64_t length)
+/* A part of at most one chunk: signals are not held off, nor those who unmap, for as long as a large range takes. */
+static int populate_part(uintptr_t start, uint64_t length, uint64_t *done)
 {
-	uintptr_t start = (uintptr_t)address;
 	struct hp_epoch_section section;
 	struct hp_mapping *m;
 	struct hp_thread *t;
 	sigset_t saved;
 	int result = 0;
 
-	if (!hp_is_frame_aligned(start) || !hp_is_frame_aligned(length) || length == 0)
-		return -EINVAL;
 	hp_signals_block(&saved);
 	section = hp_epoch_enter(&hp_space.epoch);
 	m = hp_range_map_find(&hp_space.ranges, start);
-	if (!m || length > m->length - (start - m->start))
+	if (!m || length > m->length - (start - m->start)) {
 		result = -EINVAL;
-	else if (m->flags & HP_MAP_LAZY)
+	} else if (!(m->flags & HP_MAP_LAZY)) {
+		*done = length;
+	} else {
+		uint32_t page = m->first + (uint32_t)hp_frames(start - m->start);
+		uint32_t pages = (uint32_t)hp_min(hp_frames(length), HP_REGION_FRAMES - page % HP_REGION_FRAMES);
+
+		*done = hp_bytes(pages);
 		result = hp_thread_enter_blocked(m->pool, &t);
-	if (!result && m->flags & HP_MAP_LAZY)
-		result = hp_mapping_populate(t, m, m->first + (uint32_t)hp_frames(start - m->start),
-		                             (uint32_t)hp_frames(length));
+		if (!result)
+			result = hp_mapping_populate(t, m, page, pages);
+	}
 	hp_epoch_leave(&hp_space.epoch, section);
 	hp_signals_restore(&saved);
+	return result;
+}
+
+int hp_populate(void *address, uint64_t length)
+{
+	uintptr_t start = (uintptr_t)address;
+	uint64_t done = 0;
+	int result = 0;
+
+	if (!hp_is_frame_aligned(start) || !hp_is_frame_aligned(length) || length == 0)
+		return -EINVAL;
+	for (; length && !result; start += done, length -= done)
+		result = populate_part(start, length, &done);
 	return result;
 }

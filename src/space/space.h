@@ -45,6 +45,11 @@ struct hp_mapping {
 };
 
 struct hp_space {
+	/*
+	 * Held for reading while a mapping is made or removed, for writing by fork: a child must not get a kernel mapping that
+	 * stands in no books, or the other way round.
+	 */
+	struct hp_rwsem fork_gate;
 	struct hp_mutex lock;       /* protects changes of `ranges` */
 	struct hp_mutex grace_lock; /* one synchronization at a time; taken without `lock` held */
 	struct hp_range_map ranges;
@@ -54,7 +59,9 @@ struct hp_space {
 extern struct hp_space hp_space;
 
 /* Waits for all readers, then frees a detached list. */
-void hp_space_reclaim(hp_owner owner, void *retired);
+void hp_space_reclaim(void *retired);
+/* What the calling thread writes into the locks of the space: a thread has another slot in each pool, and may have none. */
+hp_owner hp_space_owner(void);
 
 /* -- library.c --------------------------------------------------------------------------------------------------- */
 

@@ -57,6 +57,8 @@ void hp_epoch_synchronize(struct hp_epoch *epoch)
 {
 	uint32_t phase = atomic_load(&epoch->phase) & 1;
 
+	/* What the caller has changed is seen by readers who enter from here on. */
+	atomic_thread_fence(memory_order_seq_cst);
 	wait_for(epoch, !phase);
 	atomic_store(&epoch->phase, !phase);
 	wait_for(epoch, phase);

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Workers: threads that zero freed frames in idle time.
+ *
+ * A pool has one coordinator and some zeroers, all in the process that made it. The coordinator is an ordinary thread: it
+ * commits a frame, takes it, hands it to a zeroer and puts it back afterwards. A zeroer is of the idle class and does
+ * nothing but write zeroes into the frame that it was given. So nobody ever waits for an idle-class thread that holds a
+ * lock (the way back from the idle class needs a privilege, or a thread could change), and what is promised to others never
+ * depends on a frame that is being zeroed.
+ */
+#ifndef HP_POOL_WORKERS_H
+#define HP_POOL_WORKERS_H
+
+#include "pool/pool.h"
+
+int hp_workers_start(struct hp_thread *t, uint32_t zeroers);
+void hp_workers_stop(struct hp_pool_view *view);
+/* Holds workers off and waits until no frame is in their hands. Nests. Not in the fault path. */
+void hp_workers_pause(struct hp_thread *t);
+void hp_workers_resume(struct hp_thread *t);
+/* There may be something to zero: frames became dirty, or a promise that kept workers from them was given up. */
+void hp_workers_notify(struct hp_pool_view *view);
+/* The process is dead: takes back the frames that its zeroers had, and its pauses. */
+void hp_workers_reap(struct hp_thread *t, uint32_t process);
+
+#endif
