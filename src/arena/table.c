@@ -3,7 +3,7 @@
 
 #include "base/assert.h"
 
-#include <string.h>
+#include <stdatomic.h>
 
 void hp_table_init(struct hp_table *table, uint32_t capacity)
 {
@@ -14,6 +14,13 @@ void hp_table_init(struct hp_table *table, uint32_t capacity)
 static uint32_t *record_at(void *records, size_t record_size, uint32_t number)
 {
 	return (uint32_t *)((char *)records + record_size * number);
+}
+
+/* Atomically, word by word: who still has an old number may look at the record meanwhile. */
+static void clear(uint32_t *record, size_t size)
+{
+	for (size_t i = 0; i < size / sizeof(*record); i++)
+		atomic_store_explicit((_Atomic uint32_t *)&record[i], 0, memory_order_relaxed);
 }
 
 uint32_t hp_table_take(struct hp_table *table, void *records, size_t record_size, hp_owner owner)
@@ -27,7 +34,7 @@ uint32_t hp_table_take(struct hp_table *table, void *records, size_t record_size
 	else if (table->fresh < table->capacity)
 		number = table->fresh++;
 	if (number) {
-		memset(record_at(records, record_size, number), 0, record_size);
+		clear(record_at(records, record_size, number), record_size);
 		atomic_fetch_add_explicit(&table->live, 1, memory_order_relaxed);
 	}
 	hp_mutex_unlock(&table->lock);

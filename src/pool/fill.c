@@ -106,6 +106,7 @@ static int map_region(struct hp_pool_view *view, uint32_t region, uint32_t frame
 	hp_frame_id first = region * HP_REGION_FRAMES;
 	uint64_t offset;
 	hp_segment segment = view->segment[hp_segment_of(view, first, &offset)];
+	unsigned flags;
 	void *scratch;
 	int result;
 
@@ -113,8 +114,9 @@ static int map_region(struct hp_pool_view *view, uint32_t region, uint32_t frame
 		result = os->ops->reserve(os, hp_bytes(frames), HP_FRAME_SIZE, 0, &scratch);
 		if (result)
 			return result;
-		os->ops->unmap(os, scratch, hp_bytes(frames));
-		result = os->ops->map(os, scratch, hp_bytes(frames), HP_PROT_READ | HP_PROT_WRITE, segment, offset, 0);
+		/* What could not be unmapped is still ours, and is replaced. */
+		flags = os->ops->unmap(os, scratch, hp_bytes(frames)) ? HP_OS_MAP_REPLACE : 0;
+		result = os->ops->map(os, scratch, hp_bytes(frames), HP_PROT_READ | HP_PROT_WRITE, segment, offset, flags);
 	} while (result == -EEXIST); /* another thread's mmap was faster */
 	if (result)
 		return result;

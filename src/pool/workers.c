@@ -160,7 +160,8 @@ static void *coordinate(void *context)
 	while (busy || !atomic_load(&workers->stop)) {
 		uint32_t event = atomic_load(&shared->dirty_event);
 
-		if (!look_around(t, workers, &busy))
+		/* `stop` is set before the event that announces it, which may be the one that we have seen. */
+		if (!look_around(t, workers, &busy) && (busy || !atomic_load(&workers->stop)))
 			hp_futex_wait(&shared->dirty_event, event, HP_FUTEX_FOREVER);
 	}
 	return NULL;

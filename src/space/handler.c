@@ -13,7 +13,7 @@
 #include <signal.h>
 #include <ucontext.h>
 
-static struct sigaction previous; /* set before our handler is installed, then never changed */
+static struct sigaction previous; /* set before our handler is installed; changed where the kernel would change it */
 
 static bool was_write(const ucontext_t *context)
 {
@@ -49,33 +49,37 @@ static void take_default(int signal, const siginfo_t *info)
 		raise(signal);
 }
 
-/* The mask that the kernel would have set for the previous handler. */
-static void set_mask_of_previous(int signal, const ucontext_t *context)
+/* The mask that the kernel would have set for a handler. */
+static void set_mask_of(const struct sigaction *action, int signal, const ucontext_t *context)
 {
 	sigset_t mask = context->uc_sigmask;
 
 	for (int s = 1; s < NSIG; s++)
-		if (sigismember(&previous.sa_mask, s) == 1)
+		if (sigismember(&action->sa_mask, s) == 1)
 			sigaddset(&mask, s);
-	if (!(previous.sa_flags & SA_NODEFER))
+	if (!(action->sa_flags & SA_NODEFER))
 		sigaddset(&mask, signal);
 	pthread_sigmask(SIG_SETMASK, &mask, NULL);
 }
 
 static void pass_on(int signal, siginfo_t *info, void *context)
 {
-	if (previous.sa_flags & SA_SIGINFO) {
-		set_mask_of_previous(signal, context);
-		previous.sa_sigaction(signal, info, context);
-	} else if (previous.sa_handler == SIG_DFL) {
+	struct sigaction action = previous;
+
+	if (action.sa_flags & SA_RESETHAND)
+		previous = (struct sigaction){.sa_handler = SIG_DFL};
+	if (action.sa_flags & SA_SIGINFO) {
+		set_mask_of(&action, signal, context);
+		action.sa_sigaction(signal, info, context);
+	} else if (action.sa_handler == SIG_DFL) {
 		take_default(signal, info);
-	} else if (previous.sa_handler == SIG_IGN) {
+	} else if (action.sa_handler == SIG_IGN) {
 		/* An ignored signal that was sent is ignored; a fault cannot be. */
 		if (info->si_code > 0)
 			take_default(signal, info);
 	} else {
-		set_mask_of_previous(signal, context);
-		previous.sa_handler(signal);
+		set_mask_of(&action, signal, context);
+		action.sa_handler(signal);
 	}
 }
 

@@ -188,15 +188,20 @@ static int map_lazy(struct hp_thread *t, struct hp_mapping *m, hp_error *error)
 		return hp_fail(error, result, HP_LIMIT_NONE, "the SIGSEGV handler could not be installed");
 	/* In the worst order of touches every second page is mapped by itself, and then all the others. */
 	result = take_maps(m, (uint64_t)m->pages + 1, error);
-	if (!result)
-		result = hp_reserve_promise(t, use, m->first, m->pages, error);
 	if (result)
 		return result;
 	m->mapped = calloc(hp_bitmap_words(m->pages), sizeof(uint64_t));
 	m->chunk_mapped = calloc(chunks, sizeof(uint16_t));
 	if (!m->mapped || !m->chunk_mapped)
 		return hp_fail(error, -ENOMEM, HP_LIMIT_MEMORY, "no memory to note which pages are mapped");
-	return reserve_addresses(m, hp_bytes(m->first) & (alignment_for(m) - 1), error);
+	result = reserve_addresses(m, hp_bytes(m->first) & (alignment_for(m) - 1), error);
+	if (result)
+		return result;
+	/* Last, because a promise stays with the file. */
+	result = hp_reserve_promise(t, use, m->first, m->pages, error);
+	if (result)
+		m->pool->os->ops->unmap(m->pool->os, (void *)m->start, m->length);
+	return result;
 }
 
 /* From here on faults find it. */
