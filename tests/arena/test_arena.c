@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: MIT */
+/* The arena and what is handed out from it: sections, records, runs of pages, intents. */
+#include "support/pool.h"
+#include "support/random.h"
+#include "support/threads.h"
+
+static const struct hp_section_spec specs[] = {{"first", 24, 10}, {"second", 4096, 3}, {"third", 1, 1}, {NULL, 0, 0}};
+
+/* ---- sections --------------------------------------------------------------------------------------------------- */
+
+static void test_sections(void **state)
+{
+	struct hp_arena arena;
+
+	expect_ok(hp_arena_create(os, specs, &arena, &error));
+	for (unsigned i = 0; i < 3; i++) {
+		char *section = hp_arena_section(&arena, i);
+		uint64_t size = specs[i].record_size * specs[i].count;
+
+		assert_int_equal((uintptr_t)section % 64, 0);
+		for (uint64_t at = 0; at < size; at++)
+			assert_int_equal(section[at], 0);
+		memset(section, 0xff, size);
+	}
+	/* What one section holds is not in another's, nor in the header. */
+	assert_int_equal(hp_arena_verify(&arena, specs), 0);
+	hp_arena_destroy(&arena, -1);
+	assert_null(arena.header);
+}
+
+/* Whoever lays it out in another way is refused. */
+static void test_signature(void **state)
+{
+	struct hp_section_spec other[4];
+	struct hp_arena arena;
+
+	expect_ok(hp_arena_create(os, specs, &arena, &error));
+	memcpy(other, specs, sizeof(specs));
+	assert_int_equal(hp_arena_verify(&arena, other), 0);
+	other[1].name = "another";
+	assert_int_equal(hp_arena_verify(&arena, other), -EPROTO);
+	memcpy(other, specs, sizeof(specs));
+	other[0].record_size++;
+	assert_int_equal(hp_arena_verify(&arena, other), -EPROTO);
+	memcpy(other, specs, sizeof(specs));
+	other[2].count++;
+	assert_int_equal(hp_arena_verify(&arena, other), -EPROTO);
+	memcpy(other, specs, sizeof(specs));
+	other[2].record_size = 0;
+	assert_int_equal(hp_arena_verify(&arena, other), -EPROTO);
+	arena.size += HP_BASE_PAGE_SIZE; /* a truncated one */
+	assert_int_equal(hp_arena_verify(&arena, specs), -EPROTO);
+	arena.size -= HP_BASE_PAGE_SIZE;
+	*(char *)arena.header ^= 1;
+	assert_int_equal(hp_arena_verify(&arena, specs), -EPROTO);
+	hp_arena_destroy(&arena, -1);
+}
+
+/* ---- records ---------------------------------------------------------------------------------------------------- */
+
+enum { RECORDS = 33, THREADS = 4, RECORD_ROUNDS = 2000 };
+
+static struct record {
+	uint32_t next_free, owner, filler[6];
+} records[RECORDS];
+static struct hp_table table;
+
+static void test_table(void **state)
+{
+	bool seen[RECORDS] = {false};
+	uint32_t number;
+
+	table = (struct hp_table){0};
+	hp_table_init(&table, RECORDS);
+	for (unsigned i = 1; i < RECORDS; i++) {
+		number = hp_table_take(&table, records, sizeof(records[0]), 1);
+		assert_in_range(number, 1, RECORDS - 1);
+		assert_false(seen[number]);
+		seen[number] = true;
+		memset(&records[number], 0xff, sizeof(records[0]));
+	}
+	assert_int_equal(atomic_load(&table.live), RECORDS - 1);
+	assert_int_equal(hp_table_take(&table, records, sizeof(records[0]), 1), 0);
+	hp_table_give(&table, records, sizeof(records[0]), 7, 1);
+	hp_table_give(&table, records, sizeof(records[0]), 3, 1);
+	for (unsigned i = 0; i < 2; i++) {
+		number = hp_table_take(&table, records, sizeof(records[0]), 1);
+		assert_true(number == 3 || number == 7);
+		for (unsigned k = 0; k < 6; k++)
+			assert_int_equal(records[number].filler[k], 0);
+	}
+	assert_int_equal(hp_table_take(&table, records, sizeof(records[0]), 1), 0);
+}
+
+static void *take_records(void *argument)
+{
+	hp_owner owner = *(hp_owner *)argument;
+
+	for (unsigned round = 0; round < RECORD_ROUNDS; round++) {
+		uint32_t held[RECORDS / THREADS];
+
+		for (unsigned i = 0; i < RECORDS / THREADS; i++) {
+			held[i] = hp_table_take(&table, records, sizeof(records[0]), owner);
+			thread_must(held[i] > 0 && records[held[i]].owner == 0);
+			records[held[i]].owner = owner;
+		}
+		for (unsigned i = 0; i < RECORDS / THREADS; i++) {
+			thread_must(records[held[i]].owner == owner);
+			hp_table_give(&table, records, sizeof(records[0]), held[i], owner);
+		}
+	}
+	return NULL;
+}
+
+static void test_table_threads(void **state)
+{
+	hp_owner owners[THREADS] = {1, 2, 3, 4};
+
+	table = (struct hp_table){0};
+	hp_table_init(&table, RECORDS);
+	threads_run(THREADS, take_records, owners, sizeof(owners[0]));
+	assert_int_equal(atomic_load(&table.live), 0);
+}
+
+/* ---- runs of pages ---------------------------------------------------------------------------------------------- */
+
+enum { PAGES = 300, RUNS = 30, RUN_ROUNDS = 5000 };
+
+static struct hp_pages pages;
+static uint64_t bitmap[PAGES / 64 + 1];
+static char memory[PAGES * HP_BASE_PAGE_SIZE];
+
+static void test_pages(void **state)
+{
+	struct hp_page_store store = {.pages = &pages, .bitmap = bitmap, .memory = memory};
+	struct {
+		uint32_t page;
+		uint64_t bytes;
+	} run[RUNS] = {{0, 0}};
+	uint64_t random = random_seed(), used = 0;
+
+	hp_pages_init(&store, PAGES);
+	assert_int_equal(hp_pages_take(&store, PAGES * HP_BASE_PAGE_SIZE, 1), 0); /* page 0 is nobody's */
+	for (unsigned round = 0; round < RUN_ROUNDS; round++) {
+		unsigned i = (unsigned)random_below(&random, RUNS);
+		uint64_t n = (run[i].bytes + HP_BASE_PAGE_SIZE - 1) / HP_BASE_PAGE_SIZE;
+		char *at = hp_pages_at(&store, run[i].page);
+
+		if (run[i].page) {
+			for (uint64_t b = 0; b < run[i].bytes; b += 997)
+				assert_int_equal(at[b], (char)i);
+			hp_pages_give(&store, run[i].page, run[i].bytes, 1);
+			run[i].page = 0;
+			used -= n;
+		} else {
+			run[i].bytes = 1 + random_below(&random, 20 * HP_BASE_PAGE_SIZE);
+			n = (run[i].bytes + HP_BASE_PAGE_SIZE - 1) / HP_BASE_PAGE_SIZE;
+			run[i].page = hp_pages_take(&store, run[i].bytes, 1);
+			at = hp_pages_at(&store, run[i].page);
+			for (uint64_t b = 0; run[i].page && b < run[i].bytes; b++)
+				assert_int_equal(at[b], 0);
+			if (run[i].page) {
+				memset(at, (int)i, run[i].bytes);
+				used += n;
+			}
+		}
+		assert_int_equal(pages.used, used);
+	}
+	for (unsigned i = 0; i < RUNS; i++)
+		hp_pages_give(&store, run[i].page, run[i].bytes, 1);
+	assert_int_not_equal(hp_pages_take(&store, (PAGES - 1) * HP_BASE_PAGE_SIZE, 1), 0);
+	assert_int_equal(hp_pages_take(&store, 1, 1), 0);
+}
+
+/* ---- intents ---------------------------------------------------------------------------------------------------- */
+
+static void test_intents(void **state)
+{
+	struct hp_intents intents = {0};
+
+	hp_intent_begin(&intents, HP_INTENT_MAP, 3, 4, 5);
+	hp_intent_begin(&intents, HP_INTENT_RESERVE, 6, 7, 8);
+	assert_int_equal(atomic_load(&intents.depth), 2);
+	assert_int_equal(intents.at[0].kind, HP_INTENT_MAP);
+	assert_int_equal(intents.at[0].object, 3);
+	assert_int_equal(intents.at[1].first, 7);
+	assert_int_equal(intents.at[1].count, 8);
+	hp_intent_end(&intents);
+	assert_int_equal(atomic_load(&intents.depth), 1);
+	assert_int_equal(intents.at[0].count, 5);
+	hp_intent_end(&intents);
+	assert_int_equal(atomic_load(&intents.depth), 0);
+}
+
+#define TEST(test) cmocka_unit_test_setup_teardown(test, sim_setup, sim_teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(test_sections),          TEST(test_signature),
+		cmocka_unit_test(test_table), cmocka_unit_test(test_table_threads),
+		cmocka_unit_test(test_pages), cmocka_unit_test(test_intents),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

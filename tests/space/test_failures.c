@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Every call to the system fails once: at its first, its second and its last time in a scenario that goes through
+ * everything. The step that meets the failure says so or does without; the pool's books are right; the same step works
+ * when it is repeated, and so does the rest. What was stored is still there.
+ */
+#include "support/pool.h"
+
+#include "os/inject.h"
+
+enum { POOL_FRAMES = 700, HUGETLB_FRAMES = 592, LARGE = 600, SCATTERED = 10, EXTENTS = POOL_FRAMES - LARGE };
+
+struct scene {
+	hp_pool pool;
+	hp_file large, scattered;
+	char *lazy, *ready;
+	void *extent[EXTENTS];
+	void *run; /* an extent of several frames */
+};
+
+static unsigned logged; /* errors */
+
+static void count_errors(hp_log_level level, const char *line, void *context)
+{
+	logged += level == HP_LOG_ERROR && line[0];
+}
+
+/* ---- the scenario: steps that can be repeated when they have failed --------------------------------------------- */
+
+static int create_pool(struct scene *s)
+{
+	hp_pool_options options = {
+		.struct_size = sizeof(options), .size = POOL_FRAMES * FRAME, .workers = HP_WORKERS_NONE};
+
+	return pool_try(&options, &s->pool);
+}
+
+static int create_files(struct scene *s)
+{
+	int result = s->large.id ? 0 : hp_file_create(s->pool, LARGE * FRAME, 0, &s->large, &error);
+
+	return result ? result : hp_file_create(s->pool, SCATTERED * FRAME, 0, &s->scattered, &error);
+}
+
+static int map_lazily(struct scene *s)
+{
+	return map_try(s->large, 0, LARGE, HP_MAP_LAZY, &s->lazy);
+}
+
+/* By faults that go up, down and to and fro. */
+static int touch_some(struct scene *s)
+{
+	static const unsigned pages[] = {0, 1, 2, 3, 400, 399, 398, 511, 512, 599, 77, 300, 301};
+
+	for (unsigned i = 0; i < sizeof(pages) / sizeof(pages[0]); i++) {
+		int result = touch_store(s->lazy + pages[i] * FRAME, pages[i] + 1);
+
+		if (result)
+			return logged ? result : 1; /* a fault that fails is logged */
+	}
+	return 0;
+}
+
+/* The first GiB becomes one kernel mapping. */
+static int populate(struct scene *s)
+{
+	int result = hp_populate(s->lazy, LARGE * FRAME);
+
+	for (unsigned page = 0; page < LARGE && !result; page++)
+		result = touch_store(s->lazy + page * FRAME, page + 1);
+	return result;
+}
+
+/* All that is left, one by one; then some of it is given back, so that what comes next lies in pieces. */
+static int scatter(struct scene *s)
+{
+	for (unsigned i = 0; i < EXTENTS; i++) {
+		int result = s->extent[i] ? 0 : hp_alloc(s->pool, FRAME, &s->extent[i], &error);
+
+		if (result)
+			return result;
+		if (!result)
+			store(s->extent[i], i + 1000);
+	}
+	for (unsigned i = 0; i < 2 * SCATTERED; i += 2)
+		assert_int_equal(hp_free(s->pool, s->extent[i]), 0);
+	return 0;
+}
+
+static int map_ready(struct scene *s)
+{
+	uint64_t before = hp_maps_taken(os);
+	int result = map_try(s->scattered, 0, SCATTERED, 0, &s->ready);
+
+	for (unsigned page = 0; page < SCATTERED && !result; page++) {
+		assert_int_equal(load(s->ready + page * FRAME), 0);
+		store(s->ready + page * FRAME, page + 2000);
+	}
+	if (!result)
+		assert_in_range(hp_maps_taken(os) - before, 2, SCATTERED);
+	return result;
+}
+
+static int check_contents(struct scene *s)
+{
+	for (unsigned page = 0; page < LARGE; page++)
+		assert_int_equal(load(s->lazy + page * FRAME), page + 1);
+	for (unsigned page = 0; page < SCATTERED; page++)
+		assert_int_equal(load(s->ready + page * FRAME), page + 2000);
+	for (unsigned i = 1; i < EXTENTS; i += i < 2 * SCATTERED ? 2 : 1)
+		assert_int_equal(load(s->extent[i]), i + 1000);
+	return 0;
+}
+
+static int unmap_ready(struct scene *s)
+{
+	return hp_unmap(s->ready, SCATTERED * FRAME);
+}
+
+/* At the address that was given back. */
+static int map_again(struct scene *s)
+{
+	int result = map_try(s->large, 0, 512, 0, &s->ready);
+
+	for (unsigned page = 0; page < 512 && !result; page++)
+		assert_int_equal(load(s->ready + page * FRAME), page + 1);
+	return result;
+}
+
+static int unmap_again(struct scene *s)
+{
+	return hp_unmap(s->ready, 512 * FRAME);
+}
+
+static int unmap_lazy(struct scene *s)
+{
+	return hp_unmap(s->lazy, LARGE * FRAME);
+}
+
+static int close_files(struct scene *s)
+{
+	file_close(s->large);
+	file_close(s->scattered);
+	return 0;
+}
+
+static int alloc_run(struct scene *s)
+{
+	int result = hp_alloc(s->pool, 5 * FRAME, &s->run, &error);
+
+	if (!result)
+		assert_int_equal(load(s->run), 0);
+	return result;
+}
+
+static int close_pool(struct scene *s)
+{
+	return hp_pool_close(s->pool);
+}
+
+static const struct step {
+	const char *name;
+	int (*run)(struct scene *s);
+	bool explains; /* fills an hp_error when it fails */
+} steps[] = {
+	{"create_pool", create_pool, true},  {"create_files", create_files, true},
+	{"map_lazily", map_lazily, true},    {"touch_some", touch_some, false},
+	{"populate", populate, false},       {"scatter", scatter, true},
+	{"map_ready", map_ready, true},      {"check_contents", check_contents, false},
+	{"unmap_ready", unmap_ready, false}, {"map_again", map_again, true},
+	{"unmap_again", unmap_again, false}, {"unmap_lazy", unmap_lazy, false},
+	{"close_files", close_files, false}, {"alloc_run", alloc_run, true},
+	{"close_pool", close_pool, false},
+};
+
+enum { STEPS = sizeof(steps) / sizeof(steps[0]) };
+
+/* ---- running it ------------------------------------------------------------------------------------------------- */
+
+struct failure {
+	enum hp_os_call call;
+	uint64_t occurrence; /* 0: none */
+	int error;
+};
+
+static void expect_failed_well(const struct step *step, int result, const struct failure *failure, struct scene *s)
+{
+	hp_error of_step = error;
+
+	if (!failure->occurrence || result > 0)
+		fail_msg("%s: %d %s", step->name, result, error.message);
+	if (step->explains) {
+		assert_int_equal(of_step.code, result);
+		assert_true(strlen(of_step.message) > 10);
+	}
+	if (step->run == create_pool) {
+		assert_int_equal(hp_maps_taken(os), 0);
+		assert_int_equal(hp_sim_map_count(sim_behind), 0);
+	} else {
+		pool_check(s->pool);
+	}
+}
+
+static void run_step(const struct step *step, const struct failure *failure, struct scene *s)
+{
+	int result;
+
+	logged = 0;
+	error = (hp_error){.code = 0};
+	result = step->run(s);
+	if (result)
+		expect_failed_well(step, result, failure, s);
+	if (result) {
+		result = step->run(s);
+		if (result)
+			fail_msg("%s failed again: %d %s", step->name, result, error.message);
+	}
+	if (step->run != close_pool)
+		pool_check(s->pool);
+}
+
+/* Touches go to the sim itself, everything else through the fault injection before it. */
+static void run_scenario(const struct failure *failure, bool sharing, uint64_t *counts)
+{
+	struct hp_os *inject;
+	struct scene s = {.pool = {0}};
+	uint64_t closing;
+	int left;
+
+	sim_behind = hp_sim_create(
+		&(struct hp_sim_config){.hugetlb_bytes = HUGETLB_FRAMES * FRAME, .table_sharing = sharing});
+	assert_non_null(sim_behind);
+	inject = hp_inject_create(sim_behind);
+	assert_non_null(inject);
+	os = inject;
+	if (failure->occurrence)
+		hp_inject_fail(inject, failure->call, failure->occurrence, 0, failure->error);
+	for (unsigned i = 0; i < STEPS - 1; i++)
+		run_step(&steps[i], failure, &s);
+	closing = hp_inject_count(inject, failure->call);
+	run_step(&steps[STEPS - 1], failure, &s);
+	assert_int_equal(hp_maps_taken(inject), 0);
+	for (unsigned call = 0; counts && call < HP_CALL_COUNT; call++)
+		counts[call] = hp_inject_count(inject, call);
+	hp_inject_destroy(inject);
+	left = hp_sim_destroy(sim_behind);
+	/* Closing does not fail: what the system does not take back then is lost. */
+	if (failure->occurrence <= closing)
+		assert_int_equal(left, 0);
+}
+
+static const int errors_of[HP_CALL_COUNT][3] = {
+	[HP_CALL_CONTROL_CREATE] = {-ENOMEM, -EMFILE},
+	[HP_CALL_CONTROL_DESTROY] = {-ENOMEM},
+	[HP_CALL_SEGMENT_CREATE] = {-ENOTSUP, -EMFILE},
+	[HP_CALL_SEGMENT_DESTROY] = {-EINTR},
+	[HP_CALL_SEGMENT_PUNCH] = {-EINTR},
+	[HP_CALL_RESERVE] = {-ENOMEM},
+	[HP_CALL_VACATE] = {-ENOMEM},
+	[HP_CALL_MAP] = {-ENOMEM, -EAGAIN, -EEXIST},
+	[HP_CALL_UNMAP] = {-ENOMEM},
+	[HP_CALL_MOVE] = {-ENOMEM, -EFAULT},
+	[HP_CALL_POPULATE] = {-ENOMEM, -EFAULT},
+	[HP_CALL_COLLAPSE] = {-EINVAL, -EAGAIN},
+};
+
+static void fail_each_time(enum hp_os_call call, uint64_t count, bool sharing)
+{
+	const uint64_t occurrences[] = {1, 2, count / 2, count};
+
+	assert_true(count > 0); /* the scenario goes through everything */
+	for (unsigned e = 0; e < 3 && errors_of[call][e]; e++)
+		for (unsigned i = 0; i < 4; i++) {
+			struct failure failure = {call, occurrences[i], errors_of[call][e]};
+
+			print_message("%s %lu of %lu: error %d\n", hp_os_call_name(call), failure.occurrence, count,
+			              -failure.error);
+			run_scenario(&failure, sharing, NULL);
+		}
+}
+
+static void fail_all(bool sharing)
+{
+	uint64_t counts[HP_CALL_COUNT];
+
+	hp_log_set(count_errors, HP_LOG_ERROR, NULL);
+	run_scenario(&(struct failure){.occurrence = 0}, sharing, counts);
+	for (unsigned call = 0; call < HP_CALL_COUNT; call++)
+		fail_each_time(call, counts[call], sharing);
+	hp_log_set(NULL, HP_LOG_WARNING, NULL);
+}
+
+static void test_each_call_fails(void **state)
+{
+	fail_all(false);
+}
+
+static void test_each_call_fails_with_table_sharing(void **state)
+{
+	fail_all(true);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_each_call_fails),
+		cmocka_unit_test(test_each_call_fails_with_table_sharing),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

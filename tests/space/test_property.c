@@ -1,0 +1,831 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Random operations on the sim backend against a simple model.
+ *
+ * The model knows of each file which pages are promised and what they hold, of each mapping which pages it shows, and
+ * of each pool how many frames are spoken for. That predicts every result: success, or -ENOMEM exactly where it must
+ * be.
+ *
+ * An operation is a kind and four random numbers, which mean something in whatever state they find: any part of a list
+ * of operations is a list of operations. So a list that fails is cut down before it is printed. Each list runs in a
+ * process of its own, which may crash or hang.
+ *
+ * HP_TEST_SEED=N repeats one seed, HP_TEST_OPS=N sets the length of a list, HP_TEST_VERBOSE=1 prints what is done.
+ */
+#include "support/pool.h"
+#include "support/random.h"
+
+#include "pool/workers.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { SEEDS = 6, OPS = 15000, SECONDS_MAX = 100 };
+enum { POOLS = 3, FILES = 12, MAPPINGS = 16, EXTENTS = 10, SLOTS = 4 };
+
+enum kind {
+	POOL_CREATE,
+	POOL_CLOSE,
+	POOL_WAIT,
+	POOL_CHECK,
+	FILE_CREATE,
+	FILE_CLOSE,
+	FILE_ALLOCATE,
+	MAP,
+	UNMAP,
+	POPULATE,
+	STORE,
+	LOAD,
+	ALLOC,
+	FREE,
+	KINDS,
+};
+
+static const unsigned weight[KINDS] = {
+	[POOL_CREATE] = 2, [POOL_CLOSE] = 2, [POOL_WAIT] = 2, [POOL_CHECK] = 3,    [FILE_CREATE] = 5,
+	[FILE_CLOSE] = 4,  [MAP] = 16,       [UNMAP] = 14,    [FILE_ALLOCATE] = 4, [POPULATE] = 6,
+	[STORE] = 40,      [LOAD] = 40,      [ALLOC] = 8,     [FREE] = 7,
+};
+
+struct op {
+	enum kind kind;
+	uint32_t a, b, c, d;
+};
+
+/* ---- the model -------------------------------------------------------------------------------------------------- */
+
+struct model_pool {
+	bool exists, has_workers;
+	hp_pool handle;
+	uint64_t frames, hugetlb, other;
+	uint64_t taken; /* promised pages and extents */
+	uint64_t maps;  /* kernel mappings of its own */
+};
+
+struct model_file {
+	bool exists, open;
+	hp_file handle;
+	unsigned pool, mappings;
+	uint32_t pages;
+	bool *promised, *touched;
+	uint64_t (*tag)[SLOTS]; /* of some base pages of each page */
+};
+
+struct model_mapping {
+	bool exists, lazy, writable;
+	unsigned file;
+	uint32_t first, pages;
+	char *address;
+	uint64_t maps;
+};
+
+struct model_extent {
+	bool exists;
+	unsigned pool;
+	uint32_t frames;
+	char *address;
+	uint64_t tag;
+};
+
+static struct model_pool pools[POOLS];
+static struct model_file files[FILES];
+static struct model_mapping mappings[MAPPINGS];
+static struct model_extent extents[EXTENTS];
+static struct hp_sim_config config;
+static uint64_t maps_taken, next_tag;
+static unsigned large_share; /* one of so many sizes is large */
+static bool verbose;
+
+static const uint64_t slot_offset[SLOTS] = {0, 4096, FRAME / 2, FRAME - 4096};
+
+#define say(...)                                      \
+	do {                                          \
+		if (verbose)                          \
+			fprintf(stderr, __VA_ARGS__); \
+	} while (0)
+
+#define must(condition, ...)                                      \
+	do {                                                      \
+		if (!(condition)) {                               \
+			fprintf(stderr, "line %d: ", __LINE__);   \
+			fprintf(stderr, __VA_ARGS__);             \
+			fprintf(stderr, "; %s\n", error.message); \
+			_exit(1);                                 \
+		}                                                 \
+	} while (0)
+
+/* The n-th of those that exist, counted round; `count` if there are none. */
+#define DEFINE_PICK(name, array, count)                        \
+	static unsigned name(uint32_t n)                       \
+	{                                                      \
+		for (unsigned i = 0; i < (count); i++)         \
+			if ((array)[(n + i) % (count)].exists) \
+				return (n + i) % (count);      \
+		return count;                                  \
+	}                                                      \
+	static unsigned name##_free(void)                      \
+	{                                                      \
+		unsigned i = 0;                                \
+                                                               \
+		while (i < (count) && (array)[i].exists)       \
+			i++;                                   \
+		return i;                                      \
+	}
+
+DEFINE_PICK(pick_pool, pools, POOLS)
+DEFINE_PICK(pick_file, files, FILES)
+DEFINE_PICK(pick_mapping, mappings, MAPPINGS)
+DEFINE_PICK(pick_extent, extents, EXTENTS)
+
+/* Mostly small, sometimes about a GiB; in some lists often. */
+static uint32_t size_of(uint32_t random, uint32_t small)
+{
+	return random % large_share == 0 ? 480 + random / 12 % 600 : 1 + random / 12 % small;
+}
+
+static void range_in(uint32_t pages, uint32_t b, uint32_t c, uint32_t *first, uint32_t *count)
+{
+	*first = b % 2 ? b / 2 % pages : 0;
+	*count = c % 2 ? 1 + c / 2 % (pages - *first) : pages - *first;
+}
+
+static void take_frames(struct model_pool *pool, uint64_t frames)
+{
+	pool->taken += frames;
+	must(pool->taken <= pool->frames, "the model gave too much");
+}
+
+static uint32_t missing_of(const struct model_file *file, uint32_t first, uint32_t pages)
+{
+	uint32_t missing = 0;
+
+	for (uint32_t page = first; page < first + pages; page++)
+		missing += !file->promised[page];
+	return missing;
+}
+
+static void promise(struct model_file *file, uint32_t first, uint32_t pages, bool touched)
+{
+	take_frames(&pools[file->pool], missing_of(file, first, pages));
+	for (uint32_t page = first; page < first + pages; page++) {
+		file->promised[page] = true;
+		file->touched[page] |= touched;
+	}
+}
+
+static bool fits(const struct model_file *file, uint32_t first, uint32_t pages)
+{
+	return missing_of(file, first, pages) <= pools[file->pool].frames - pools[file->pool].taken;
+}
+
+static void drop_file_if_unused(struct model_file *file)
+{
+	if (file->open || file->mappings)
+		return;
+	for (uint32_t page = 0; page < file->pages; page++)
+		pools[file->pool].taken -= file->promised[page];
+	free(file->promised);
+	free(file->touched);
+	free(file->tag);
+	*file = (struct model_file){0};
+}
+
+/* ---- pools ------------------------------------------------------------------------------------------------------ */
+
+static uint64_t left_of(uint64_t budget_bytes, uint64_t used_frames)
+{
+	return budget_bytes ? budget_bytes / FRAME - used_frames : UINT64_MAX / 2;
+}
+
+enum outcome { MUST_FAIL, MUST_FIT, MAY_BE_EITHER };
+
+/* Pieces of a pool that do not fit are given back whole, so at the edge of a budget both answers are right. */
+static enum outcome expect_pool(const hp_pool_options *options, uint64_t frames, uint64_t regions)
+{
+	uint64_t huge_used = 0, other_used = 0, huge, other;
+
+	for (unsigned i = 0; i < POOLS; i++) {
+		huge_used += pools[i].hugetlb;
+		other_used += pools[i].other;
+	}
+	huge = hp_min(config.hugetlb_bytes / FRAME - huge_used, left_of(config.cgroup_bytes, huge_used));
+	other = left_of(config.memory_bytes, other_used);
+	if (maps_taken + regions + 2 > hp_maps_max(os))
+		return MUST_FAIL;
+	if (options->backing == HP_BACKING_HUGETLB)
+		return frames <= huge ? MUST_FIT : MUST_FAIL;
+	if (options->backing == HP_BACKING_THP && config.no_thp)
+		return MUST_FAIL;
+	if (options->backing != HP_BACKING_AUTO)
+		return frames <= other ? MUST_FIT : MUST_FAIL;
+	if (frames <= huge || frames <= other)
+		return MUST_FIT;
+	return frames > huge + other ? MUST_FAIL : MAY_BE_EITHER;
+}
+
+static void pool_create(const struct op *op)
+{
+	static const char *const tunings[] = {NULL, "fault_window=1", "fault_window=4 fault_mutexes=1",
+	                                      "fault_window=512", "fault_mutexes=64 zero_mb_per_s=4000"};
+	unsigned i = pick_pool_free();
+	uint64_t frames = size_of(op->a, 64), max = op->b % 5 ? frames : frames * 2;
+	hp_pool_options options = {
+		.struct_size = sizeof(options),
+		.flags =
+			(op->c % 4 == 0 ? HP_POOL_NO_TABLE_SHARING : 0) | (op->c / 4 % 4 == 0 ? HP_POOL_BACKGROUND : 0),
+		.size = frames * FRAME - op->d % 2,
+		.max_size = op->b % 5 ? 0 : max * FRAME,
+		.backing = op->b / 5 % 4,
+		.workers = op->d / 2 % 3 ? HP_WORKERS_NONE : 1 + op->d / 6 % 2,
+		.tuning = tunings[op->b / 20 % 5],
+	};
+	uint64_t regions =
+		(max + HP_REGION_FRAMES - 1) / HP_REGION_FRAMES * (options.backing == HP_BACKING_AUTO ? 2 : 1);
+	enum outcome expected = expect_pool(&options, frames, regions);
+	hp_pool_stats stats = {.struct_size = sizeof(stats)};
+	hp_pool handle;
+	int result;
+
+	if (i == POOLS)
+		return;
+	result = hp_pool_create_on(os, &options, &handle, &error);
+	if (!result && options.flags & HP_POOL_BACKGROUND) {
+		result = hp_pool_wait(handle, 10000, &error);
+		must(!result || hp_pool_close(handle) == 0, "close after a failed background fill");
+	}
+	say("pool_create %u: %lu frames of at most %lu, backing %s, flags %u, workers %d, tuning %s -> %d\n", i, frames,
+	    max, hp_backing_name(options.backing), options.flags, (int)options.workers, options.tuning, result);
+	must(result ? expected != MUST_FIT : expected != MUST_FAIL, "pool_create: %d, expected %d", result, expected);
+	must(!result || (error.code == result && error.message[0]), "pool_create: no message");
+	if (result)
+		return;
+	must(hp_pool_stats_get(handle, &stats) == 0, "stats");
+	pools[i] = (struct model_pool){.exists = true,
+	                               .has_workers = options.workers != HP_WORKERS_NONE,
+	                               .handle = handle,
+	                               .frames = frames,
+	                               .hugetlb = stats.hugetlb,
+	                               .other = stats.thp + stats.base,
+	                               .maps = regions + 2};
+	maps_taken += regions + 2;
+	must(stats.frames == frames && stats.hugetlb + stats.thp + stats.base == frames && stats.zeroed == frames,
+	     "%lu frames, %lu hugetlb, %lu zeroed", stats.frames, stats.hugetlb, stats.zeroed);
+	must((stats.hugetlb == frames) == (stats.why_not_better[0] == 0) || options.backing != HP_BACKING_AUTO,
+	     "why not better: %s", stats.why_not_better);
+}
+
+static void pool_close(const struct op *op)
+{
+	unsigned i = pick_pool(op->a);
+	bool used = false;
+	int result;
+
+	if (i == POOLS)
+		return;
+	for (unsigned f = 0; f < FILES; f++)
+		used |= files[f].exists && files[f].pool == i;
+	result = hp_pool_close(pools[i].handle);
+	say("pool_close %u -> %d\n", i, result);
+	must(result == (used ? -EBUSY : 0), "pool_close: %d, used %d", result, used);
+	if (result)
+		return;
+	maps_taken -= pools[i].maps;
+	for (unsigned e = 0; e < EXTENTS; e++)
+		if (extents[e].pool == i)
+			extents[e].exists = false;
+	must(hp_pool_check(pools[i].handle, NULL) == -EBADF, "a closed pool is still there");
+	pools[i] = (struct model_pool){0};
+}
+
+static void pool_wait(const struct op *op)
+{
+	unsigned i = pick_pool(op->a);
+	hp_pool_stats stats = {.struct_size = sizeof(stats)};
+	int result;
+
+	if (i == POOLS)
+		return;
+	result = hp_pool_wait(pools[i].handle, 5000, &error);
+	say("pool_wait %u -> %d\n", i, result);
+	must(result == 0, "pool_wait: %d", result);
+	must(hp_pool_stats_get(pools[i].handle, &stats) == 0, "stats");
+	must(!pools[i].has_workers || pools[i].taken == pools[i].frames || stats.dirty == 0,
+	     "%lu dirty frames after a wait", stats.dirty);
+}
+
+static void check_file(const struct model_file *file)
+{
+	hp_file_stat stat = {.struct_size = sizeof(stat)};
+	uint64_t promised = 0, touched = 0;
+
+	if (!file->exists || !file->open)
+		return;
+	for (uint32_t page = 0; page < file->pages; page++) {
+		promised += file->promised[page];
+		touched += file->touched[page];
+	}
+	must(hp_file_stat_get(file->handle, &stat) == 0, "file_stat");
+	must(stat.size == file->pages * FRAME && stat.mappings == file->mappings &&
+	             stat.present + stat.reserved == promised * FRAME && stat.present >= touched * FRAME,
+	     "file: %lu present, %lu reserved, %lu promised, %lu touched", stat.present / FRAME, stat.reserved / FRAME,
+	     promised, touched);
+}
+
+static void check_pool(unsigned i)
+{
+	const struct model_pool *pool = &pools[i];
+	hp_pool_stats stats = {.struct_size = sizeof(stats)};
+	uint64_t file_count = 0, mapping_count = 0;
+
+	must(hp_pool_check(pool->handle, &error) == 0, "pool_check %u", i);
+	must(hp_pool_stats_get(pool->handle, &stats) == 0, "stats");
+	for (unsigned f = 0; f < FILES; f++)
+		if (files[f].exists && files[f].pool == i) {
+			file_count++;
+			mapping_count += files[f].mappings;
+		}
+	must(stats.used + stats.reserved == pool->taken, "%lu used and %lu reserved of %lu taken", stats.used,
+	     stats.reserved, pool->taken);
+	must(stats.zeroed + stats.dirty + stats.zeroing + stats.used == pool->frames, "frames by state");
+	must(stats.files == file_count && stats.mappings == mapping_count, "%lu files, %lu mappings", stats.files,
+	     stats.mappings);
+}
+
+static void check_all(void)
+{
+	for (unsigned i = 0; i < POOLS; i++)
+		if (pools[i].exists)
+			check_pool(i);
+	for (unsigned f = 0; f < FILES; f++)
+		check_file(&files[f]);
+	must(hp_sim_map_count(os) <= maps_taken, "%lu kernel mappings where %lu were set aside", hp_sim_map_count(os),
+	     maps_taken);
+}
+
+/* ---- files ------------------------------------------------------------------------------------------------------ */
+
+static void file_create(const struct op *op)
+{
+	unsigned i = pick_file_free(), p = pick_pool(op->a);
+	struct model_file *file = &files[i];
+	uint32_t pages = size_of(op->b, 48);
+	int result;
+
+	if (i == FILES || p == POOLS)
+		return;
+	result = hp_file_create(pools[p].handle, pages * FRAME - op->c % 2, 0, &file->handle, &error);
+	say("file_create %u: pool %u, %u pages -> %d\n", i, p, pages, result);
+	must(result == 0, "file_create");
+	file->exists = file->open = true;
+	file->pool = p;
+	file->pages = pages;
+	file->promised = calloc(pages, sizeof(bool));
+	file->touched = calloc(pages, sizeof(bool));
+	file->tag = calloc(pages, sizeof(file->tag[0]));
+}
+
+static void file_close_op(const struct op *op)
+{
+	unsigned i = pick_file(op->a);
+	int result;
+
+	if (i == FILES)
+		return;
+	result = hp_file_close(files[i].handle);
+	say("file_close %u -> %d\n", i, result);
+	must(result == (files[i].open ? 0 : -EBADF), "file_close: %d, open %d", result, files[i].open);
+	files[i].open = false;
+	drop_file_if_unused(&files[i]);
+}
+
+static void file_allocate(const struct op *op)
+{
+	unsigned i = pick_file(op->a);
+	uint32_t first, pages;
+	bool fit;
+	int result;
+
+	if (i == FILES)
+		return;
+	range_in(files[i].pages, op->b, op->c, &first, &pages);
+	fit = fits(&files[i], first, pages);
+	result = hp_file_allocate(files[i].handle, first * FRAME, pages * FRAME, &error);
+	say("file_allocate %u: pages %u+%u -> %d\n", i, first, pages, result);
+	must(result == (!files[i].open ? -EBADF : fit ? 0 : -ENOMEM), "file_allocate: %d, fits %d", result, fit);
+	must(result != -ENOMEM || error.limit == HP_LIMIT_POOL, "limit %s", hp_limit_name(error.limit));
+	if (!result)
+		promise(&files[i], first, pages, true);
+}
+
+/* ---- mappings --------------------------------------------------------------------------------------------------- */
+
+/* How many runs of frames the pages lie in, by the file's own index. All are present. */
+static uint64_t runs_of(const struct model_file *file, uint32_t first, uint32_t pages)
+{
+	struct hp_pool_view *view = hp_pool_find(pools[file->pool].handle.id);
+	struct hp_index index = hp_file_index(view, hp_file_at(view, file->handle.id >> 8 & 0xffffff));
+	uint64_t runs = 0;
+
+	for (uint32_t page = first, run; page < first + pages; page += run, runs++) {
+		run = hp_index_run(index, page, first + pages - page);
+		must(run, "page %u is not present", page);
+	}
+	return runs;
+}
+
+static void check_mapped(const struct model_mapping *m, uint32_t first, uint32_t pages)
+{
+	const struct model_file *file = &files[m->file];
+
+	for (uint32_t page = first; page < first + pages; page++)
+		for (unsigned slot = 0; slot < SLOTS; slot++) {
+			const char *address = m->address + (page - m->first) * FRAME + slot_offset[slot];
+			uint64_t tag = 0;
+
+			must(hp_sim_load(os, address, &tag) == 0, "page %u is not mapped", page);
+			must(tag == file->tag[page][slot], "page %u has %lu, and should have %lu", page, tag,
+			     file->tag[page][slot]);
+		}
+}
+
+static void map_op(const struct op *op)
+{
+	unsigned i = pick_mapping_free(), f = pick_file(op->a);
+	struct model_mapping *m = &mappings[i];
+	struct model_file *file = &files[f];
+	bool fit, refused;
+	void *address = NULL;
+	int result;
+
+	if (i == MAPPINGS || f == FILES)
+		return;
+	*m = (struct model_mapping){.lazy = op->d % 2, .writable = op->d / 2 % 5 != 0, .file = f};
+	range_in(file->pages, op->b, op->c, &m->first, &m->pages);
+	fit = fits(file, m->first, m->pages);
+	result = hp_map(file->handle, m->first * FRAME, m->pages * FRAME, m->writable ? RW : HP_PROT_READ,
+	                m->lazy ? HP_MAP_LAZY : 0, &address, &error);
+	say("map %u: file %u, pages %u+%u, %s, %s -> %d\n", i, f, m->first, m->pages, m->lazy ? "lazy" : "ready",
+	    m->writable ? "writable" : "read-only", result);
+	if (!file->open) {
+		must(result == -EBADF, "map of a closed file");
+		return;
+	}
+	/* Ready memory is filled first, and then needs as many kernel mappings as it has runs. */
+	if (!m->lazy && fit)
+		promise(file, m->first, m->pages, true);
+	m->maps = m->lazy ? m->pages + 1u : fit ? runs_of(file, m->first, m->pages) : 0;
+	refused = maps_taken + m->maps > hp_maps_max(os);
+	must(result == (fit && !refused ? 0 : -ENOMEM), "map: %d; fits %d, refused %d", result, fit, refused);
+	must(!result || error.limit == (refused ? HP_LIMIT_MAP_COUNT : HP_LIMIT_POOL), "limit %s",
+	     hp_limit_name(error.limit));
+	if (result)
+		return;
+	if (m->lazy)
+		promise(file, m->first, m->pages, false);
+	m->exists = true;
+	m->address = address;
+	maps_taken += m->maps;
+	file->mappings++;
+	if (!m->lazy)
+		check_mapped(m, m->first, m->pages);
+}
+
+static void unmap_op(const struct op *op)
+{
+	unsigned i = pick_mapping(op->a);
+	struct model_mapping *m = &mappings[i];
+	char *end;
+
+	if (i == MAPPINGS)
+		return;
+	end = m->address + m->pages * FRAME;
+	must(hp_unmap(m->address, (m->pages + 1) * FRAME) == -EINVAL, "unmap of too much");
+	must(m->pages == 1 || hp_unmap(m->address + FRAME, (m->pages - 1) * FRAME) == -EINVAL, "unmap of a part");
+	must(hp_unmap(m->address, m->pages * FRAME) == 0, "unmap %u", i);
+	say("unmap %u\n", i);
+	for (char *address = m->address; address < end; address += FRAME) {
+		uint64_t tag;
+
+		must(hp_sim_load(os, address, &tag) == -EFAULT, "still mapped after unmap");
+		must(fault(address, false) == HP_FAULT_FOREIGN, "a fault after unmap is not foreign");
+	}
+	m->exists = false;
+	maps_taken -= m->maps;
+	files[m->file].mappings--;
+	drop_file_if_unused(&files[m->file]);
+}
+
+static void populate_op(const struct op *op)
+{
+	unsigned i = pick_mapping(op->a);
+	struct model_mapping *m = &mappings[i];
+	uint32_t first, pages;
+	int result;
+
+	if (i == MAPPINGS)
+		return;
+	range_in(m->pages, op->b, op->c, &first, &pages);
+	result = hp_populate(m->address + first * FRAME, pages * FRAME);
+	say("populate %u: pages %u+%u -> %d\n", i, m->first + first, pages, result);
+	must(result == 0, "populate: %d", result);
+	must(hp_populate(m->address + first * FRAME, (m->pages - first + 1) * FRAME) == -EINVAL,
+	     "populate beyond a mapping");
+	promise(&files[m->file], m->first + first, pages, true);
+	check_mapped(m, m->first + first, pages);
+}
+
+/* Once more after the fault that is expected, and never after that. */
+static int touch(const struct model_mapping *m, char *address, bool write, uint64_t *tag)
+{
+	int result = write ? hp_sim_store(os, address, *tag) : hp_sim_load(os, address, tag);
+
+	if (result == -EFAULT && fault(address, write) == HP_FAULT_RESOLVED) {
+		must(m->lazy, "a fault in ready memory");
+		result = write ? hp_sim_store(os, address, *tag) : hp_sim_load(os, address, tag);
+	}
+	return result;
+}
+
+static void touch_op(const struct op *op)
+{
+	unsigned i = pick_mapping(op->a), slot = op->c % SLOTS;
+	struct model_mapping *m = &mappings[i];
+	uint64_t tag = ++next_tag, *expected;
+	bool write = op->kind == STORE;
+	uint32_t page;
+	int result;
+
+	if (i == MAPPINGS)
+		return;
+	page = op->b % m->pages;
+	expected = &files[m->file].tag[m->first + page][slot];
+	result = touch(m, m->address + page * FRAME + slot_offset[slot] + op->d % 4096, write, &tag);
+	say("%s %u: page %u, slot %u -> %d\n", write ? "store" : "load", i, m->first + page, slot, result);
+	if (write && !m->writable) {
+		must(result == -EFAULT, "a store to read-only memory: %d", result);
+		return;
+	}
+	must(result == 0, "touch: %d", result);
+	must(write || tag == *expected, "load found %lu, and should find %lu", tag, *expected);
+	*expected = tag;
+	files[m->file].touched[m->first + page] = true;
+}
+
+/* ---- extents ---------------------------------------------------------------------------------------------------- */
+
+/* Are there as many free frames in a row, at a region's start where it is whole regions? */
+static bool has_run(unsigned i, uint64_t want)
+{
+	struct hp_pool_view *view = hp_pool_find(pools[i].handle.id);
+	struct hp_thread *t;
+	uint64_t in_segment = (uint64_t)view->shared->regions / view->shared->segments * HP_REGION_FRAMES, run = 0;
+	uint64_t frames = (uint64_t)view->shared->regions * HP_REGION_FRAMES,
+		 align = want % HP_REGION_FRAMES ? 1 : HP_REGION_FRAMES;
+	bool found = false;
+
+	must(hp_pool_enter(pools[i].handle.id, &t, &error) == 0, "hp_pool_enter");
+	hp_workers_pause(t);
+	for (uint64_t f = 0; f < frames && !found; f++) {
+		enum hp_frame_state state = hp_frame_state(hp_frame_load(&view->frames[f]));
+
+		if (f % in_segment == 0)
+			run = 0;
+		run = state == HP_FRAME_FREE_ZEROED || state == HP_FRAME_FREE_DIRTY ? run + 1 : 0;
+		found = run >= want && (f + 1 - want) % align == 0;
+	}
+	hp_workers_resume(t);
+	return found;
+}
+
+static void alloc(const struct op *op)
+{
+	unsigned i = pick_extent_free(), p = pick_pool(op->a);
+	struct model_extent *extent = &extents[i];
+	void *address = NULL;
+	bool fit, run;
+	int result;
+
+	if (i == EXTENTS || p == POOLS)
+		return;
+	*extent = (struct model_extent){.pool = p, .frames = size_of(op->b, 16), .tag = ++next_tag};
+	fit = extent->frames <= pools[p].frames - pools[p].taken;
+	run = has_run(p, extent->frames);
+	result = hp_alloc(pools[p].handle, extent->frames * FRAME - op->c % 2, &address, &error);
+	say("alloc %u: pool %u, %u frames -> %d\n", i, p, extent->frames, result);
+	must(result == (fit && run ? 0 : -ENOMEM), "alloc: %d; fits %d, in a row %d", result, fit, run);
+	must(!result || error.limit == HP_LIMIT_POOL, "limit %s", hp_limit_name(error.limit));
+	if (result)
+		return;
+	extent->exists = true;
+	extent->address = address;
+	take_frames(&pools[p], extent->frames);
+	for (uint32_t page = 0; page < extent->frames; page++)
+		for (unsigned slot = 0; slot < SLOTS; slot++) {
+			char *at = extent->address + page * FRAME + slot_offset[slot];
+			uint64_t tag = 1;
+
+			must(hp_sim_load(os, at, &tag) == 0 && tag == 0, "an extent begins with %lu", tag);
+			must(hp_sim_store(os, at, extent->tag) == 0, "store to an extent");
+		}
+}
+
+static void free_op(const struct op *op)
+{
+	unsigned i = pick_extent(op->a);
+	struct model_extent *extent = &extents[i];
+	hp_pool pool;
+
+	if (i == EXTENTS)
+		return;
+	pool = pools[extent->pool].handle;
+	for (uint32_t page = 0; page < extent->frames; page++)
+		for (unsigned slot = 0; slot < SLOTS; slot++) {
+			uint64_t tag = 0;
+
+			must(hp_sim_load(os, extent->address + page * FRAME + slot_offset[slot], &tag) == 0 &&
+			             tag == extent->tag,
+			     "extent %u has %lu, and should have %lu", i, tag, extent->tag);
+		}
+	must(extent->frames == 1 || hp_free(pool, extent->address + FRAME) == -EINVAL, "free of a part");
+	must(hp_free(pool, extent->address) == 0, "free %u", i);
+	must(hp_free(pool, extent->address) == -EINVAL, "free twice");
+	say("free %u\n", i);
+	extent->exists = false;
+	pools[extent->pool].taken -= extent->frames;
+}
+
+/* ---- running a list --------------------------------------------------------------------------------------------- */
+
+static void pool_check_op(const struct op *op)
+{
+	say("check\n");
+	check_all();
+}
+
+static void (*const run_op[KINDS])(const struct op *op) = {
+	[POOL_CREATE] = pool_create,
+	[POOL_CLOSE] = pool_close,
+	[POOL_WAIT] = pool_wait,
+	[POOL_CHECK] = pool_check_op,
+	[FILE_CREATE] = file_create,
+	[FILE_CLOSE] = file_close_op,
+	[FILE_ALLOCATE] = file_allocate,
+	[MAP] = map_op,
+	[UNMAP] = unmap_op,
+	[POPULATE] = populate_op,
+	[STORE] = touch_op,
+	[LOAD] = touch_op,
+	[ALLOC] = alloc,
+	[FREE] = free_op,
+};
+
+static void clean_up(void)
+{
+	check_all();
+	for (unsigned i = 0; i < MAPPINGS; i++)
+		if (mappings[i].exists)
+			unmap_op(&(struct op){.a = i});
+	for (unsigned i = 0; i < FILES; i++)
+		if (files[i].exists)
+			file_close_op(&(struct op){.a = i});
+	check_all();
+	for (unsigned i = 0; i < POOLS; i++)
+		if (pools[i].exists)
+			pool_close(&(struct op){.a = i});
+	must(hp_maps_taken(os) == 0, "%lu kernel mappings stay set aside", hp_maps_taken(os));
+	must(hp_sim_destroy(os) == 0, "something was left");
+}
+
+static void choose_config(uint64_t seed)
+{
+	static const uint64_t hugetlb[] = {0, 24, 100, 3000}, cgroup[] = {0, 0, 20, 90}, memory[] = {0, 40, 3000, 3000};
+	static const uint64_t maps[] = {0, 0, 70, 1200};
+
+	config = (struct hp_sim_config){.hugetlb_bytes = hugetlb[random_below(&seed, 4)] * FRAME,
+	                                .cgroup_bytes = cgroup[random_below(&seed, 4)] * FRAME,
+	                                .memory_bytes = memory[random_below(&seed, 4)] * FRAME,
+	                                .max_map_count = maps[random_below(&seed, 4)],
+	                                .no_thp = random_below(&seed, 4) == 0,
+	                                .table_sharing = random_below(&seed, 2)};
+	large_share = random_below(&seed, 3) ? 12 : 2;
+	say("sim: %lu hugetlb, %lu cgroup, %lu memory (in frames), %lu kernel mappings%s%s\n",
+	    config.hugetlb_bytes / FRAME, config.cgroup_bytes / FRAME, config.memory_bytes / FRAME,
+	    config.max_map_count, config.no_thp ? ", no_thp" : "", config.table_sharing ? ", table_sharing" : "");
+}
+
+static void run_list(uint64_t seed, const struct op *ops, size_t count)
+{
+	choose_config(seed);
+	os = hp_sim_create(&config);
+	must(os, "no sim");
+	for (size_t i = 0; i < count; i++) {
+		error.message[0] = 0;
+		run_op[ops[i].kind](&ops[i]);
+		must(hp_maps_taken(os) == maps_taken, "%lu kernel mappings set aside, and should be %lu",
+		     hp_maps_taken(os), maps_taken);
+	}
+	clean_up();
+}
+
+enum noise { SILENT, FAILURES, EVERYTHING };
+
+/* In a process of its own. True: all is well. */
+static bool list_passes(uint64_t seed, const struct op *ops, size_t count, enum noise noise)
+{
+	int status;
+	pid_t child = fork();
+
+	assert_true(child >= 0);
+	if (!child) {
+		alarm(SECONDS_MAX);
+		verbose = noise == EVERYTHING;
+		if (noise == SILENT)
+			assert_non_null(freopen("/dev/null", "w", stderr));
+		run_list(seed, ops, count);
+		exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	if (noise && WIFSIGNALED(status))
+		fprintf(stderr, "ended by signal %d (%s)\n", WTERMSIG(status), strsignal(WTERMSIG(status)));
+	return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static struct op *make_list(uint64_t seed, size_t count)
+{
+	struct op *ops = calloc(count, sizeof(ops[0]));
+	unsigned sum = 0;
+
+	assert_non_null(ops);
+	for (unsigned kind = 0; kind < KINDS; kind++)
+		sum += weight[kind];
+	for (size_t i = 0; i < count; i++) {
+		uint64_t at = random_below(&seed, sum);
+		unsigned kind = 0;
+
+		while (at >= weight[kind])
+			at -= weight[kind++];
+		ops[i] = (struct op){kind, (uint32_t)random_next(&seed), (uint32_t)random_next(&seed),
+		                     (uint32_t)random_next(&seed), (uint32_t)random_next(&seed)};
+	}
+	return ops;
+}
+
+/* Leaves out what is not needed to fail: smaller and smaller pieces. Returns how many operations are left. */
+static size_t shrink(uint64_t seed, struct op *ops, size_t count)
+{
+	struct op *shorter = calloc(count, sizeof(ops[0]));
+	time_t end = time(NULL) + 20;
+
+	assert_non_null(shorter);
+	for (size_t piece = (count + 1) / 2; piece; piece /= 2)
+		for (size_t at = 0; at < count && time(NULL) < end;) {
+			size_t cut = piece < count - at ? piece : count - at;
+
+			memcpy(shorter, ops, at * sizeof(ops[0]));
+			memcpy(shorter + at, ops + at + cut, (count - at - cut) * sizeof(ops[0]));
+			if (list_passes(seed, shorter, count - cut, SILENT)) {
+				at += cut;
+			} else {
+				count -= cut;
+				memcpy(ops, shorter, count * sizeof(ops[0]));
+			}
+		}
+	free(shorter);
+	return count;
+}
+
+static void run_seed(uint64_t seed)
+{
+	size_t count = env_number("HP_TEST_OPS", OPS);
+	struct op *ops = make_list(seed, count);
+	bool passes = list_passes(seed, ops, count, getenv("HP_TEST_VERBOSE") ? EVERYTHING : FAILURES);
+
+	if (!passes) {
+		size_t left = shrink(seed, ops, count);
+
+		fprintf(stderr, "HP_TEST_SEED=%lu HP_TEST_OPS=%zu fails, and so does this part of it:\n", seed, count);
+		list_passes(seed, ops, left, EVERYTHING);
+	}
+	free(ops);
+	assert_true(passes);
+}
+
+static void test_random_operations(void **state)
+{
+	uint64_t seed = random_seed();
+	unsigned seeds = getenv("HP_TEST_SEED") ? 1 : SEEDS;
+
+	for (unsigned i = 0; i < seeds; i++)
+		run_seed(seed + i);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_random_operations),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
