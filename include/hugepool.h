@@ -14,9 +14,9 @@
  *   - Threads: every function may be called by any number of threads at the same time, unless it says otherwise.
  *   - Signals: a function may be called from a signal handler only where it says so. What a handler may always do is
  *     to touch memory that hugepool mapped, lazy memory included.
- *   - Fork: the child has everything the parent had, under the same handles. fork must not be called from a signal handler
- *     that interrupted a call of hugepool, and handlers of pthread_atfork must not call hugepool. Children of vfork, posix_spawn and a raw
- *     clone must not call hugepool before exec; a raw clone's child gets -ECHILD.
+ *   - Fork: the child has everything the parent had, under the same handles. fork must not be called from a signal
+ * handler that interrupted a call of hugepool, and handlers of pthread_atfork must not call hugepool. Children of
+ * vfork, posix_spawn and a raw clone must not call hugepool before exec; a raw clone's child gets -ECHILD.
  *
  * Two kinds of memory
  *   *Ready memory* (hp_map without HP_MAP_LAZY, hp_alloc) is an ordinary kernel mapping whose pages are there. System

@@ -58,10 +58,11 @@ int hp_arena_create(struct hp_os *os, const struct hp_section_spec *specs, struc
 	result = os->ops->control_create(os, end, &base, &arena->handle);
 	if (result == -EFBIG)
 		return hp_fail(error, result, HP_LIMIT_NONE,
-			       "the file size limit (ulimit -f) is below the %lu bytes of a pool's sparse files", end);
+		               "the file size limit (ulimit -f) is below the %lu bytes of a pool's sparse files", end);
 	if (result)
 		return hp_fail(error, result, result == -ENOMEM ? HP_LIMIT_ADDRESS : HP_LIMIT_NONE,
-			       "no control memory of %lu bytes (errno %d); raise RLIMIT_AS or RLIMIT_NOFILE", end, -result);
+		               "no control memory of %lu bytes (errno %d); raise RLIMIT_AS or RLIMIT_NOFILE", end,
+		               -result);
 	arena->os = os;
 	arena->header = base;
 	arena->size = end;

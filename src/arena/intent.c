@@ -4,11 +4,11 @@
 #include "base/assert.h"
 
 /*
- * A fault handler may come between any two lines and put an intent of its own on top. So the place is taken first, with no
- * kind, and filled then; the kind is stored last.
+ * A fault handler may come between any two lines and put an intent of its own on top. So the place is taken first, with
+ * no kind, and filled then; the kind is stored last.
  */
 void hp_intent_begin(struct hp_intents *intents, enum hp_intent_kind kind, uint32_t object, uint64_t first,
-		     uint64_t count)
+                     uint64_t count)
 {
 	uint32_t depth = atomic_load_explicit(&intents->depth, memory_order_relaxed);
 	struct hp_intent *intent = &intents->at[depth];

@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Both kinds of node begin with the link of the retired list. */
+/* Both kinds of node begin with the link of the retired list. Nodes never change once they can be read. */
 struct leaf {
 	void *next_retired;
 	uint32_t count;
-	struct hp_range range[HP_RANGE_LEAF];
+	struct hp_range range[]; /* as many as it needs: most maps are small, and so is what a change copies */
 };
 
 struct child {
@@ -25,6 +25,15 @@ struct hp_range_root {
 	uint32_t count; /* at least 1 */
 	struct child child[];
 };
+
+static struct leaf *leaf_new(uint32_t count)
+{
+	struct leaf *leaf = malloc(sizeof(*leaf) + count * sizeof(leaf->range[0]));
+
+	if (leaf)
+		leaf->count = count;
+	return leaf;
+}
 
 static struct hp_range_root *root_new(uint32_t count)
 {
@@ -135,7 +144,7 @@ static uintptr_t next_start(const struct hp_range_root *root, uintptr_t address)
 
 static int first_insert(struct hp_range_map *map, const struct hp_range *range)
 {
-	struct leaf *leaf = malloc(sizeof(*leaf));
+	struct leaf *leaf = leaf_new(1);
 	struct hp_range_root *root = root_new(1);
 
 	if (!leaf || !root) {
@@ -143,7 +152,6 @@ static int first_insert(struct hp_range_map *map, const struct hp_range *range)
 		free(root);
 		return -ENOMEM;
 	}
-	leaf->count = 1;
 	leaf->range[0] = *range;
 	child_set(&root->child[0], 0, leaf);
 	atomic_store_explicit(&map->root, root, memory_order_release);
@@ -154,7 +162,7 @@ static int first_insert(struct hp_range_map *map, const struct hp_range *range)
 static int split(struct hp_range_map *map, struct hp_range_root *root, uint32_t c)
 {
 	struct leaf *old = child_leaf(&root->child[c]);
-	struct leaf *left = malloc(sizeof(*left)), *right = malloc(sizeof(*right));
+	struct leaf *left = leaf_new(old->count / 2), *right = leaf_new(old->count - old->count / 2);
 	struct hp_range_root *grown = root_new(root->count + 1);
 
 	if (!left || !right || !grown) {
@@ -163,8 +171,6 @@ static int split(struct hp_range_map *map, struct hp_range_root *root, uint32_t 
 		free(grown);
 		return -ENOMEM;
 	}
-	left->count = old->count / 2;
-	right->count = old->count - left->count;
 	memcpy(left->range, old->range, left->count * sizeof(old->range[0]));
 	memcpy(right->range, old->range + left->count, right->count * sizeof(old->range[0]));
 	for (uint32_t i = 0; i < root->count; i++)
@@ -197,12 +203,11 @@ int hp_range_map_insert(struct hp_range_map *map, uintptr_t start, uintptr_t end
 		c = child_of(root, start);
 	}
 
-	struct leaf *old = child_leaf(&root->child[c]), *leaf = malloc(sizeof(*leaf));
+	struct leaf *old = child_leaf(&root->child[c]), *leaf = leaf_new(old->count + 1);
 	uint32_t at = starts_up_to(old, start);
 
 	if (!leaf)
 		return -ENOMEM;
-	leaf->count = old->count + 1;
 	memcpy(leaf->range, old->range, at * sizeof(range));
 	leaf->range[at] = range;
 	memcpy(leaf->range + at + 1, old->range + at, (old->count - at) * sizeof(range));
@@ -243,12 +248,11 @@ int hp_range_map_remove(struct hp_range_map *map, uintptr_t start, void **value)
 	if (n == 0 || old->range[n - 1].start != start)
 		return 0;
 
-	struct leaf *leaf = malloc(sizeof(*leaf));
+	struct leaf *leaf = leaf_new(old->count - 1);
 
 	if (!leaf)
 		return -ENOMEM;
 	*value = old->range[n - 1].value;
-	leaf->count = old->count - 1;
 	memcpy(leaf->range, old->range, (n - 1) * sizeof(leaf->range[0]));
 	memcpy(leaf->range + n - 1, old->range + n, (old->count - n) * sizeof(leaf->range[0]));
 	atomic_store_explicit(&root->child[c].leaf, leaf, memory_order_release);

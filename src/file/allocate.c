@@ -141,38 +141,44 @@ static int fill_tokens(struct hp_thread *t, struct hp_file_use use, uint32_t pag
 	return 0;
 }
 
-/* Is the stock zeroed where this page should come? */
-static bool has_stock(struct hp_thread *t, struct hp_file_use use, uint32_t page)
+/* How many zeroed frames there are, in a row, where a page and up to `most` after it should come. */
+static uint32_t stock_for(struct hp_thread *t, struct hp_file_use use, uint32_t page, uint32_t most)
 {
 	hp_frame_id hint = hp_place_hint(t, use, page);
 
-	return hint != HP_NO_FRAME && hp_frame_state(hp_frame_load(&t->pool->frames[hint])) == HP_FRAME_FREE_ZEROED;
+	if (hint == HP_NO_FRAME)
+		return 0;
+	return zeroed_prefix(t->pool, hint, (uint32_t)hp_min(most, hp_segment_end(t->pool, hint) - hint));
 }
 
-/* The range lies in one chunk and is promised. */
-static int fill_chunk_locked(struct hp_thread *t, struct hp_file_use use, uint32_t first, uint32_t pages)
+/*
+ * Fills a promised range, until so many frames had to be zeroed that signals and the file lock have been held for long
+ * enough. The file lock is held for reading. *page: where to go on.
+ */
+static int fill_some_locked(struct hp_thread *t, struct hp_file_use use, uint32_t *page, uint32_t end)
 {
 	struct hp_index index = hp_file_index(t->pool, use.record);
-	uint32_t end = first + pages;
-	unsigned tries = 0;
+	unsigned tries = 0, dirty = 0;
 
-	for (uint32_t page = first; page < end;) {
-		uint32_t want = end - page, got;
+	while (*page < end && dirty < DIRTY_PAGES_AT_ONCE) {
+		uint32_t in_chunk = HP_REGION_FRAMES - *page % HP_REGION_FRAMES, stock, got;
 
-		if (hp_index_lookup(index, page) != HP_NO_FRAME) {
-			page++;
+		if (hp_index_lookup(index, *page) != HP_NO_FRAME) {
+			++*page;
 			continue;
 		}
-		if (!has_stock(t, use, page))
-			want = (uint32_t)hp_min(want, DIRTY_PAGES_AT_ONCE);
-		got = hp_reserve_take(t, use.record, page, want);
+		in_chunk = in_chunk < end - *page ? in_chunk : end - *page;
+		stock = stock_for(t, use, *page, in_chunk);
+		got = hp_reserve_take(t, use.record, *page,
+		                      stock ? stock : (uint32_t)hp_min(in_chunk, DIRTY_PAGES_AT_ONCE));
 		if (!got) {
 			wait_in_transit(tries++);
 			continue;
 		}
-		if (fill_tokens(t, use, page, got))
+		if (fill_tokens(t, use, *page, got))
 			return -ENOMEM;
-		page += got;
+		dirty += stock ? 0 : got;
+		*page += got;
 		tries = 0;
 	}
 	return 0;
@@ -180,22 +186,28 @@ static int fill_chunk_locked(struct hp_thread *t, struct hp_file_use use, uint32
 
 int hp_file_fill(struct hp_thread *t, struct hp_file_use use, uint32_t first, uint32_t pages, hp_error *error)
 {
-	uint32_t end = first + pages;
-	int result = hp_reserve_promise(t, use, first, pages, error);
+	uint32_t page = first, end = first + pages;
+	sigset_t saved;
+	int result;
 
-	/* A chunk at a time: signals are not held off, nor the file lock held, for as long as a large file takes. */
-	for (uint32_t page = first, part; page < end && !result; page += part) {
-		sigset_t saved;
-
-		part = (uint32_t)hp_min(end - page, HP_REGION_FRAMES - page % HP_REGION_FRAMES);
-		hp_signals_block(&saved);
-		hp_rwsem_read_lock(&use.record->lock);
-		result = fill_chunk_locked(t, use, page, part);
-		hp_rwsem_read_unlock(&use.record->lock);
+	hp_signals_block(&saved);
+	result = hp_reserve_promise(t, use, first, pages, &saved, error);
+	if (result) {
 		hp_signals_restore(&saved);
-		if (result)
-			hp_fail(error, result, HP_LIMIT_MEMORY, "frames of the pool could not be mapped to zero them");
+		return result;
 	}
+	for (;;) {
+		hp_rwsem_read_lock(&use.record->lock);
+		result = fill_some_locked(t, use, &page, end);
+		hp_rwsem_read_unlock(&use.record->lock);
+		if (result || page == end)
+			break;
+		hp_signals_restore(&saved); /* what has been waiting comes in */
+		hp_signals_block(&saved);
+	}
+	hp_signals_restore(&saved);
+	if (result)
+		hp_fail(error, result, HP_LIMIT_MEMORY, "frames of the pool could not be mapped to zero them");
 	return result;
 }
 

@@ -32,11 +32,11 @@ static void count_reserved(struct hp_thread *t, struct hp_file_record *file, int
 }
 
 /*
- * Marks what is not promised yet, for which `*committed` frames are committed already; takes more if they are too few, and
- * leaves in it what is too much. -ENOMEM: nothing is marked, and so many are missing.
+ * Marks what is not promised yet, for which `*committed` frames are committed already; takes more if they are too few,
+ * and leaves in it what is too much. -ENOMEM: nothing is marked, and so many are missing.
  */
 static int promise_locked(struct hp_thread *t, struct hp_file_use use, uint32_t first, uint32_t pages,
-			  uint64_t *committed, uint64_t *missing)
+                          uint64_t *committed, uint64_t *missing)
 {
 	struct maps maps = maps_of(t->pool, use.record);
 	uint64_t needed = pages - hp_bitmap_count(maps.promised, first, pages);
@@ -55,22 +55,24 @@ static int promise_locked(struct hp_thread *t, struct hp_file_use use, uint32_t 
 	return 0;
 }
 
-int hp_reserve_promise(struct hp_thread *t, struct hp_file_use use, uint32_t first, uint32_t pages, hp_error *error)
+int hp_reserve_promise(struct hp_thread *t, struct hp_file_use use, uint32_t first, uint32_t pages,
+                       const sigset_t *outside, hp_error *error)
 {
 	uint64_t committed = 0, missing;
-	sigset_t saved;
+	sigset_t blocked;
 	int result;
 
 	for (;;) {
-		hp_signals_block(&saved);
 		hp_mutex_lock(&use.record->reserve_lock, t->owner);
 		result = promise_locked(t, use, first, pages, &committed, &missing);
 		hp_mutex_unlock(&use.record->reserve_lock);
-		hp_signals_restore(&saved);
 		if (!result)
 			break;
-		/* The slow way may wait, and may destroy other files, so it runs without the lock. What it gets is kept. */
+		/* The slow way may wait, and may destroy other files, so it runs without the lock. What it gets is
+		 * kept. */
+		pthread_sigmask(SIG_SETMASK, outside, &blocked);
 		result = hp_pool_promise(t, missing, error);
+		hp_signals_restore(&blocked);
 		if (result)
 			break;
 		committed += missing;

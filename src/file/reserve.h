@@ -18,8 +18,12 @@
 
 uint64_t hp_reserve_bytes(uint32_t pages);
 
-/* Promises what is not promised yet of a range; all or nothing. */
-int hp_reserve_promise(struct hp_thread *t, struct hp_file_use use, uint32_t first, uint32_t pages, hp_error *error);
+/*
+ * Promises what is not promised yet of a range; all or nothing. Signals are blocked; where it has to wait for frames it
+ * does so with the mask `outside`.
+ */
+int hp_reserve_promise(struct hp_thread *t, struct hp_file_use use, uint32_t first, uint32_t pages,
+                       const sigset_t *outside, hp_error *error);
 /* Takes the tokens of pages from `first` on, up to the first that is taken already; returns how many. Signal safe. */
 uint32_t hp_reserve_take(struct hp_thread *t, struct hp_file_record *file, uint32_t first, uint32_t pages);
 /* Gives tokens back unused. Signal safe. */

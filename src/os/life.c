@@ -67,7 +67,7 @@ bool hp_life_is_gone(int control, uint64_t identity, uint32_t number)
 	struct flock lock = lock_of(number);
 	int saved_errno = errno;
 	bool gone = identity != 0 && hp_life_identity(control) == identity && fcntl(control, F_OFD_GETLK, &lock) == 0 &&
-		    lock.l_type == F_UNLCK;
+	            lock.l_type == F_UNLCK;
 
 	errno = saved_errno;
 	return gone;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Proof of a process's life that the kernel keeps: a lock on one byte of the control memory's file, held through an open
- * file description that only a mapping refers to. It goes when the process exits, execs or is killed, and stays when a
- * program closes all its descriptors.
+ * Proof of a process's life that the kernel keeps: a lock on one byte of the control memory's file, held through an
+ * open file description that only a mapping refers to. It goes when the process exits, execs or is killed, and stays
+ * when a program closes all its descriptors.
  */
 #ifndef HP_OS_LIFE_H
 #define HP_OS_LIFE_H

@@ -53,8 +53,8 @@ struct hp_os_ops {
 	/* -- addresses --------------------------------------------------------------------------------------- */
 
 	/*
-	 * [signal] Takes an inaccessible range of addresses: *address % align == skew; align is a power of two of at least a
-	 * frame. Replaced piecewise by map, emptied by vacate, given back by unmap.
+	 * [signal] Takes an inaccessible range of addresses: *address % align == skew; align is a power of two of at
+	 * least a frame. Replaced piecewise by map, emptied by vacate, given back by unmap.
 	 */
 	int (*reserve)(struct hp_os *os, uint64_t length, uint64_t align, uint64_t skew, void **address);
 	/*

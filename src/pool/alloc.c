@@ -16,7 +16,8 @@ static bool map_extent(struct hp_pool_view *view, hp_frame_id first, uint32_t fr
 	return hp_direct(view, first + frames - 1) != NULL;
 }
 
-/* Committed frames become an extent. Signals are blocked. -ENOSPC: there are not as many in a row; -ENOMEM: no mapping. */
+/* Committed frames become an extent. Signals are blocked. -ENOSPC: there are not as many in a row; -ENOMEM: no mapping.
+ */
 static int take_extent(struct hp_thread *t, uint32_t frames, hp_frame_id *first)
 {
 	struct hp_pool_view *view = t->pool;
@@ -46,8 +47,8 @@ static int try_extent(struct hp_thread *t, uint32_t frames, hp_frame_id *first)
 }
 
 /*
- * What breaks a run may be a frame that a worker has in hand, which comes back when workers pause, or what a dead process
- * had.
+ * What breaks a run may be a frame that a worker has in hand, which comes back when workers pause, or what a dead
+ * process had.
  */
 static int find_extent(struct hp_thread *t, uint32_t frames, hp_frame_id *first)
 {
@@ -85,7 +86,7 @@ int hp_alloc(hp_pool pool, uint64_t size, void **address, hp_error *error)
 	hp_workers_notify(t->pool);
 	if (result == -ENOSPC)
 		return hp_fail(error, -ENOMEM, HP_LIMIT_POOL,
-			       "enough frames are free, but no %lu of them in a row; ask for smaller extents", frames);
+		               "enough frames are free, but no %lu of them in a row; ask for smaller extents", frames);
 	return hp_fail(error, -ENOMEM, HP_LIMIT_MEMORY, "the kernel refused to map the extent's frames");
 }
 

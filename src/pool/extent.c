@@ -8,7 +8,7 @@
 #include <sched.h>
 
 #define MISSES_MAX 1000000u /* searches in vain that say that the books are wrong */
-#define REGIONS_TRIED 8u /* regions with free frames that are searched before a shorter run is good enough */
+#define REGIONS_TRIED 8u    /* regions with free frames that are searched before a shorter run is good enough */
 
 /* ---- promises --------------------------------------------------------------------------------------------------- */
 
@@ -226,8 +226,8 @@ uint32_t hp_take(struct hp_thread *t, hp_frame_id hint, uint32_t want, hp_frame_
 	bool single = want == 1 && hint == HP_NO_FRAME;
 
 	/*
-	 * The caller has committed, so a free frame is there. A search can miss it only because a frame was given back to a
-	 * place that it had passed while another taker got the one ahead: each miss is somebody else's success.
+	 * The caller has committed, so a free frame is there. A search can miss it only because a frame was given back
+	 * to a place that it had passed while another taker got the one ahead: each miss is somebody else's success.
 	 */
 	for (unsigned misses = 0;; misses++) {
 		struct hp_cpu_cache *cache = own_cache(view);
@@ -257,11 +257,11 @@ uint32_t hp_take(struct hp_thread *t, hp_frame_id hint, uint32_t want, hp_frame_
 }
 
 /* The first frame of `want` free ones in a row in one segment, or HP_NO_FRAME. */
-static hp_frame_id find_run_locked(const struct hp_pool_view *view, unsigned segment, uint32_t want, bool claimed)
+static hp_frame_id find_run_locked(const struct hp_pool_view *view, unsigned segment, uint32_t want, bool claimed,
+                                   bool aligned)
 {
 	uint32_t regions = view->shared->regions / view->shared->segments;
 	uint64_t at = (uint64_t)segment * regions * HP_REGION_FRAMES, end = at + (uint64_t)regions * HP_REGION_FRAMES;
-	bool aligned = want % HP_REGION_FRAMES == 0;
 
 	while ((at = hp_bitmap_find_set_run(view->free_map, at, end, want)) != HP_BITMAP_NONE) {
 		uint64_t aligned_at = aligned ? hp_align_up(at, HP_REGION_FRAMES) : at, next = aligned_at + 1;
@@ -287,11 +287,16 @@ bool hp_take_run(struct hp_thread *t, uint32_t want, hp_frame_id *first)
 	hp_frame_id found = HP_NO_FRAME;
 
 	hp_mutex_lock(&view->shared->extents_lock, t->owner);
-	for (unsigned pass = 0; pass < 2 && found == HP_NO_FRAME; pass++) {
-		if (pass == 1)
+	/* Of what was asked for in whole GiBs, aligned ones are better; what files have claimed is taken last. */
+	for (unsigned pass = 0; pass < 4 && found == HP_NO_FRAME; pass++) {
+		bool aligned = pass < 2, claimed = pass % 2;
+
+		if (aligned && want % HP_REGION_FRAMES)
+			continue;
+		if (claimed)
 			hp_caches_drain_locked(view, t->owner);
 		for (unsigned s = 0; s < view->shared->segments && found == HP_NO_FRAME; s++)
-			found = find_run_locked(view, s, want, pass == 1);
+			found = find_run_locked(view, s, want, claimed, aligned);
 	}
 	if (found != HP_NO_FRAME) {
 		for (uint64_t r = found / HP_REGION_FRAMES; r <= (found + want - 1) / HP_REGION_FRAMES; r++)

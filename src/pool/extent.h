@@ -19,7 +19,8 @@ void hp_uncommit(struct hp_pool_view *view, uint64_t frames);
  * many, at least 1. They may be dirty.
  */
 uint32_t hp_take(struct hp_thread *t, hp_frame_id hint, uint32_t want, hp_frame_id *first);
-/* Takes exactly `want` committed frames in a row, aligned to a region if `want` is a multiple of it. False: no such
+/* Takes exactly `want` committed frames in a row, aligned to a region if `want` is a multiple of it
+ * and that can be had. False: no such
  * run. */
 bool hp_take_run(struct hp_thread *t, uint32_t want, hp_frame_id *first);
 /* Takes one dirty frame for a worker. HP_NO_FRAME: none. */

@@ -97,8 +97,8 @@ static void fill_in_parallel(struct fill *fill)
 }
 
 /*
- * A replacement that the kernel refuses leaves a hole, where somebody else's mapping may come, which we would unmap with
- * the pool. So the memory is mapped at a free address, and moved when it is there.
+ * A replacement that the kernel refuses leaves a hole, where somebody else's mapping may come, which we would unmap
+ * with the pool. So the memory is mapped at a free address, and moved when it is there.
  */
 static int map_region(struct hp_pool_view *view, uint32_t region, uint32_t frames)
 {
@@ -116,7 +116,8 @@ static int map_region(struct hp_pool_view *view, uint32_t region, uint32_t frame
 			return result;
 		/* What could not be unmapped is still ours, and is replaced. */
 		flags = os->ops->unmap(os, scratch, hp_bytes(frames)) ? HP_OS_MAP_REPLACE : 0;
-		result = os->ops->map(os, scratch, hp_bytes(frames), HP_PROT_READ | HP_PROT_WRITE, segment, offset, flags);
+		result = os->ops->map(os, scratch, hp_bytes(frames), HP_PROT_READ | HP_PROT_WRITE, segment, offset,
+		                      flags);
 	} while (result == -EEXIST); /* another thread's mmap was faster */
 	if (result)
 		return result;

@@ -52,7 +52,7 @@ struct hp_region {
 /* A few zeroed frames for one CPU, so that single frames are taken without the extents lock. */
 struct hp_cpu_cache {
 	struct hp_mutex lock;
-	uint32_t count;     /* under lock */
+	uint32_t count;                      /* under lock */
 	uint32_t frame[HP_CPU_CACHE_FRAMES]; /* under lock; state FREE_ZEROED, bits clear in both maps */
 } __attribute__((aligned(HP_CACHE_LINE)));
 
@@ -96,11 +96,11 @@ struct hp_pool_shared {
 	_Atomic uint32_t dirty_event
 		__attribute__((aligned(HP_CACHE_LINE))); /* futex: grows when frames become dirty */
 	_Atomic uint32_t clean_event;                    /* futex: grows when a worker has zeroed a frame */
-	_Atomic uint32_t workers; /* threads that zero; 0: callers do */
+	_Atomic uint32_t workers;                        /* threads that zero; 0: callers do */
 	_Atomic uint32_t worker_process;
 	_Atomic uint32_t in_hand[HP_ZEROERS_MAX]; /* what each has, for who finds it dead: the frame plus 1, or 0 */
-	_Atomic uint32_t zeroing;                        /* frames committed by workers */
-	_Atomic uint32_t pause;                          /* while above 0 no worker takes a frame */
+	_Atomic uint32_t zeroing;                 /* frames committed by workers */
+	_Atomic uint32_t pause;                   /* while above 0 no worker takes a frame */
 
 	/* Figures; relaxed. */
 	_Atomic uint64_t faults __attribute__((aligned(HP_CACHE_LINE)));

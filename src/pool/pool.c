@@ -138,7 +138,7 @@ static int create_segments(struct hp_pool_view *view, const hp_pool_options *opt
 			continue; /* the fill says so and goes on to the next kind */
 		if (result == -EFBIG)
 			return hp_fail(error, result, HP_LIMIT_NONE,
-				       "the file size limit (ulimit -f) is below the %lu bytes of a segment", size);
+			               "the file size limit (ulimit -f) is below the %lu bytes of a segment", size);
 		if (result)
 			return hp_fail(error, result, HP_LIMIT_NONE, "no memory of kind %s can be made here (errno %d)",
 			               hp_backing_name(backing), -result);
@@ -238,7 +238,8 @@ static int populate_view(struct hp_pool_view *view, const hp_pool_options *optio
 	int result = hp_pool_register(view);
 
 	if (result)
-		return hp_fail(error, result, HP_LIMIT_TABLE, "this process has %u pools already; close one", HP_POOLS_MAX);
+		return hp_fail(error, result, HP_LIMIT_TABLE, "this process has %u pools already; close one",
+		               HP_POOLS_MAX);
 	view->process = hp_process_claim(&view->processes, getpid(), &view->process_lock);
 	hp_life_keep(view->process_lock);
 	result = hp_thread_enter(view, &t);
@@ -291,7 +292,8 @@ int hp_pool_close(hp_pool pool)
 	if (!view)
 		return -EBADF;
 	if (!hp_sentinel_is_armed() || !view->process)
-		return -ECHILD; /* a raw clone's record and slots are the parent's; a child without a record has no books */
+		return -ECHILD; /* a raw clone's record and slots are the parent's; a child without a record has no
+		                   books */
 	if (hp_pool_in_use(view))
 		return -EBUSY;
 	destroy_view(view);

@@ -33,14 +33,14 @@ struct hp_pool_view {
 	hp_segment segment[HP_SEGMENTS_MAX];
 	char *direct;                    /* frame 0 in the pool's own mapping */
 	_Atomic uint32_t *direct_frames; /* [region]: frames that this process has mapped there */
-	uint64_t maps;                         /* kernel mappings set aside for the direct map */
+	uint64_t maps;                   /* kernel mappings set aside for the direct map */
 	uint32_t index;                  /* in the process's table of pools */
 	uint32_t generation;
 
 	/* Change at fork, when there is one thread. */
-	uint32_t process; /* 0: not a member (a raw clone, or no record left): engine calls fail */
+	uint32_t process;   /* 0: not a member (a raw clone, or no record left): engine calls fail */
 	void *process_lock; /* os/life.h */
-	uint32_t child; /* between fork's prepare and its end: the record made for the child */
+	uint32_t child;     /* between fork's prepare and its end: the record made for the child */
 	void *child_lock;
 
 	struct hp_workers *workers;         /* threads of this process; NULL in a fork child */
@@ -63,13 +63,13 @@ struct hp_pool_view *hp_pool_at(uint32_t index);
 /* Enters an initialised view into the table: its index and generation are set. -EMFILE. */
 int hp_pool_register(struct hp_pool_view *view);
 /*
- * Takes the view out of the table and gives the calling thread's slot up; true if other threads of this process still hold
- * one.
+ * Takes the view out of the table and gives the calling thread's slot up; true if other threads of this process still
+ * hold one.
  */
 bool hp_pool_unregister(struct hp_pool_view *view);
 /*
- * Held by a fork from before it until after it, in both processes: no pool appears or vanishes meanwhile, and one fork at a
- * time prepares a child.
+ * Held by a fork from before it until after it, in both processes: no pool appears or vanishes meanwhile, and one fork
+ * at a time prepares a child.
  */
 void hp_pools_lock(void);
 void hp_pools_unlock(void);

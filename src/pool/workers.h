@@ -2,11 +2,11 @@
 /*
  * Workers: threads that zero freed frames in idle time.
  *
- * A pool has one coordinator and some zeroers, all in the process that made it. The coordinator is an ordinary thread: it
- * commits a frame, takes it, hands it to a zeroer and puts it back afterwards. A zeroer is of the idle class and does
- * nothing but write zeroes into the frame that it was given. So nobody ever waits for an idle-class thread that holds a
- * lock (the way back from the idle class needs a privilege, or a thread could change), and what is promised to others never
- * depends on a frame that is being zeroed.
+ * A pool has one coordinator and some zeroers, all in the process that made it. The coordinator is an ordinary thread:
+ * it commits a frame, takes it, hands it to a zeroer and puts it back afterwards. A zeroer is of the idle class and
+ * does nothing but write zeroes into the frame that it was given. So nobody ever waits for an idle-class thread that
+ * holds a lock (the way back from the idle class needs a privilege, or a thread could change), and what is promised to
+ * others never depends on a frame that is being zeroed.
  */
 #ifndef HP_POOL_WORKERS_H
 #define HP_POOL_WORKERS_H

@@ -120,7 +120,8 @@ static void merge_chunk(const struct hp_mapping *m, uint32_t page)
 			return;
 		/* The kernel may have taken the old mappings away already. */
 		if (hp_mapping_place(m, first, HP_REGION_FRAMES, frame, HP_OS_MAP_REPLACE))
-			hp_log(HP_LOG_ERROR, "pages %u to %u of a mapping are lost: the kernel has no memory to map them", first,
+			hp_log(HP_LOG_ERROR,
+			       "pages %u to %u of a mapping are lost: the kernel has no memory to map them", first,
 			       first + HP_REGION_FRAMES - 1);
 	}
 	os->ops->unmap(os, address, HP_REGION_SIZE);

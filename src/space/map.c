@@ -74,7 +74,8 @@ int hp_mapping_place(const struct hp_mapping *m, uint32_t page, uint32_t pages, 
 	unsigned segment = hp_segment_of(m->pool, frame, &offset);
 
 	/* Numbers go on from one segment to the next; memory does not. */
-	HP_ASSERT(offset + hp_bytes(pages) <= hp_bytes((uint64_t)m->pool->shared->regions / m->pool->shared->segments * HP_REGION_FRAMES));
+	HP_ASSERT(offset + hp_bytes(pages) <=
+	          hp_bytes((uint64_t)m->pool->shared->regions / m->pool->shared->segments * HP_REGION_FRAMES));
 	return os->ops->map(os, (void *)(m->start + hp_bytes(page - m->first)), hp_bytes(pages), m->prot,
 	                    m->pool->segment[segment], offset, os_flags);
 }
@@ -181,6 +182,7 @@ static int map_ready(struct hp_thread *t, struct hp_mapping *m, hp_error *error)
 static int map_lazy(struct hp_thread *t, struct hp_mapping *m, hp_error *error)
 {
 	struct hp_file_use use = {hp_file_at(t->pool, m->file), m->file};
+	sigset_t saved;
 	uint32_t chunks = (m->first + m->pages - 1) / HP_REGION_FRAMES - m->first / HP_REGION_FRAMES + 1;
 	int result = hp_handler_install();
 
@@ -198,7 +200,9 @@ static int map_lazy(struct hp_thread *t, struct hp_mapping *m, hp_error *error)
 	if (result)
 		return result;
 	/* Last, because a promise stays with the file. */
-	result = hp_reserve_promise(t, use, m->first, m->pages, error);
+	hp_signals_block(&saved);
+	result = hp_reserve_promise(t, use, m->first, m->pages, &saved, error);
+	hp_signals_restore(&saved);
 	if (result)
 		m->pool->os->ops->unmap(m->pool->os, (void *)m->start, m->length);
 	return result;
@@ -217,9 +221,10 @@ static int publish(struct hp_thread *t, struct hp_mapping *m, hp_error *error)
 		return 0;
 	m->pool->os->ops->unmap(m->pool->os, (void *)m->start, m->length);
 	if (result == -EEXIST)
-		return hp_fail(error, result, HP_LIMIT_NONE,
-			       "the kernel gave addresses that belong to another mapping of hugepool: somebody unmapped "
-			       "those with munmap instead of hp_unmap");
+		return hp_fail(
+			error, result, HP_LIMIT_NONE,
+			"the kernel gave addresses that belong to another mapping of hugepool: somebody unmapped "
+			"those with munmap instead of hp_unmap");
 	return hp_fail(error, result, HP_LIMIT_MEMORY, "no memory to note the mapping");
 }
 
@@ -306,8 +311,8 @@ void hp_space_reclaim(void *retired)
 }
 
 /*
- * Takes the mapping out of the map; its memory stays until it is retired. *t: the thread's part in its pool, NULL in a child
- * that is not a member, where the kernel's mapping goes and there are no books.
+ * Takes the mapping out of the map; its memory stays until it is retired. *t: the thread's part in its pool, NULL in a
+ * child that is not a member, where the kernel's mapping goes and there are no books.
  */
 static int withdraw(void *address, uint64_t length, struct hp_mapping **mapping, struct hp_thread **t)
 {

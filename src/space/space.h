@@ -46,8 +46,8 @@ struct hp_mapping {
 
 struct hp_space {
 	/*
-	 * Held for reading while a mapping is made or removed, for writing by fork: a child must not get a kernel mapping that
-	 * stands in no books, or the other way round.
+	 * Held for reading while a mapping is made or removed, for writing by fork: a child must not get a kernel
+	 * mapping that stands in no books, or the other way round.
 	 */
 	struct hp_rwsem fork_gate;
 	struct hp_mutex lock;       /* protects changes of `ranges` */
@@ -60,7 +60,8 @@ extern struct hp_space hp_space;
 
 /* Waits for all readers, then frees a detached list. */
 void hp_space_reclaim(void *retired);
-/* What the calling thread writes into the locks of the space: a thread has another slot in each pool, and may have none. */
+/* What the calling thread writes into the locks of the space: a thread has another slot in each pool, and may have
+ * none. */
 hp_owner hp_space_owner(void);
 
 /* -- library.c --------------------------------------------------------------------------------------------------- */

@@ -3,11 +3,11 @@
  * The processes of a pool.
  *
  * A thread's robust mutex proves its own death, but a process may outlive all threads that ever called hugepool. So a
- * process also holds a lock (os/life.h) that the kernel drops at exit, at exec and at SIGKILL. A process is dead when that
- * lock is gone and no thread of it holds a slot.
+ * process also holds a lock (os/life.h) that the kernel drops at exit, at exec and at SIGKILL. A process is dead when
+ * that lock is gone and no thread of it holds a slot.
  *
- * fork: the parent takes the record and the lock for its child before it forks, and drops its own part of that lock after:
- * the child's inherited part keeps it. A fork that failed leaves a record without a lock, which is reaped.
+ * fork: the parent takes the record and the lock for its child before it forks, and drops its own part of that lock
+ * after: the child's inherited part keeps it. A fork that failed leaves a record without a lock, which is reaped.
  */
 #ifndef HP_SYNC_PROCESS_H
 #define HP_SYNC_PROCESS_H
@@ -42,7 +42,8 @@ uint32_t hp_process_claim(struct hp_processes *processes, int32_t pid, void **lo
 /* Frees a record whose books are empty: the caller's own, with its lock, or one that it has buried. */
 void hp_process_release(struct hp_processes *processes, uint32_t id, void *lock);
 bool hp_process_is_live(const struct hp_processes *processes, uint32_t id);
-/* If the process is proven dead its record becomes the caller's, who takes back what it had and releases it; true then. */
+/* If the process is proven dead its record becomes the caller's, who takes back what it had and releases it; true then.
+ */
 bool hp_process_bury(struct hp_processes *processes, uint32_t id);
 
 #endif

@@ -18,26 +18,26 @@ static struct hp_finding findings[HP_FINDINGS_MAX];
 static int setup(void **state)
 {
 	probe = (struct hp_probe){
-	        .kernel = "6.18.44",
-	        .kernel_upstream = "6.18.44",
-	        .machine = "x86_64",
-	        .cpus = 2,
-	        .memory_bytes = (uint64_t)16 << 30,
-	        .available_bytes = (uint64_t)8 << 30,
-	        .pools = 1,
-	        .pool[0] = {.page_bytes = HP_FRAME_SIZE,
+		.kernel = "6.18.44",
+		.kernel_upstream = "6.18.44",
+		.machine = "x86_64",
+		.cpus = 2,
+		.memory_bytes = (uint64_t)16 << 30,
+		.available_bytes = (uint64_t)8 << 30,
+		.pools = 1,
+		.pool[0] = {.page_bytes = HP_FRAME_SIZE,
 	                    .total = 10,
 	                    .free = 10,
 	                    .cgroup = {.bytes = -1, .used_bytes = -1},
 	                    .cgroup_rsvd = {.bytes = -1, .used_bytes = -1}},
-	        .thp_shmem = "never",
-	        .collapse_works = true,
-	        .cgroup_memory = {.bytes = -1, .used_bytes = -1},
-	        .memlock_bytes = -1,
-	        .max_map_count = 65530,
-	        .table_sharing = true,
-	        .nodes = 1,
-	        .node[0] = {.memory_bytes = (uint64_t)16 << 30, .huge_total = 10},
+		.thp_shmem = "never",
+		.collapse_works = true,
+		.cgroup_memory = {.bytes = -1, .used_bytes = -1},
+		.memlock_bytes = -1,
+		.max_map_count = 65530,
+		.table_sharing = true,
+		.nodes = 1,
+		.node[0] = {.memory_bytes = (uint64_t)16 << 30, .huge_total = 10},
 	};
 	return 0;
 }
@@ -86,7 +86,7 @@ static void test_groups(void **state)
 	*limit = (struct hp_probe_limit){.bytes = 0, .used_bytes = -1, .file = "/sys/fs/cgroup/a/hugetlb.2MB.max"};
 	expect_one(false, "cgroup_hugetlb", HP_SEVERITY_BLOCKS, "echo max | sudo tee /sys/fs/cgroup/a/hugetlb.2MB.max");
 	*limit = (struct hp_probe_limit){
-	        .bytes = 1 << 30, .used_bytes = 1 << 20, .file = "/sys/fs/cgroup/a b/hugetlb.2MB.limit_in_bytes"};
+		.bytes = 1 << 30, .used_bytes = 1 << 20, .file = "/sys/fs/cgroup/a b/hugetlb.2MB.limit_in_bytes"};
 	expect_one(true, "cgroup_hugetlb", HP_SEVERITY_NOTE,
 	           "echo -1 > '/sys/fs/cgroup/a b/hugetlb.2MB.limit_in_bytes'");
 	limit->used_bytes = (int64_t)2 << 30; /* a limit may be set below the use */
@@ -164,13 +164,13 @@ static void test_format(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_setup(test_nothing, setup),
-	        cmocka_unit_test_setup(test_pool, setup),
-	        cmocka_unit_test_setup(test_groups, setup),
-	        cmocka_unit_test_setup(test_collapse, setup),
-	        cmocka_unit_test_setup(test_limits, setup),
-	        cmocka_unit_test_setup(test_order, setup),
-	        cmocka_unit_test(test_format),
+		cmocka_unit_test_setup(test_nothing, setup),
+		cmocka_unit_test_setup(test_pool, setup),
+		cmocka_unit_test_setup(test_groups, setup),
+		cmocka_unit_test_setup(test_collapse, setup),
+		cmocka_unit_test_setup(test_limits, setup),
+		cmocka_unit_test_setup(test_order, setup),
+		cmocka_unit_test(test_format),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

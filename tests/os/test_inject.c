@@ -18,7 +18,7 @@ static struct hp_os *os;
 static int setup(void **state)
 {
 	const struct hp_sim_config config = {
-	        .hugetlb_bytes = 64 * HP_FRAME_SIZE, .max_map_count = 1234, .table_sharing = true};
+		.hugetlb_bytes = 64 * HP_FRAME_SIZE, .max_map_count = 1234, .table_sharing = true};
 
 	sim = hp_sim_create(&config);
 	os = sim ? hp_inject_create(sim) : NULL;
@@ -217,17 +217,17 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
-	        TEST(test_first),
-	        TEST(test_second),
-	        TEST(test_more),
-	        TEST(test_from_now_on),
-	        TEST(test_last),
-	        TEST(test_new_rule_replaces),
-	        TEST(test_rule_of_one_call_only),
-	        TEST(test_every_call),
-	        TEST(test_passes_through),
-	        TEST(test_names),
-	        TEST(test_threads),
+		TEST(test_first),
+		TEST(test_second),
+		TEST(test_more),
+		TEST(test_from_now_on),
+		TEST(test_last),
+		TEST(test_new_rule_replaces),
+		TEST(test_rule_of_one_call_only),
+		TEST(test_every_call),
+		TEST(test_passes_through),
+		TEST(test_names),
+		TEST(test_threads),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

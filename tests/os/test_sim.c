@@ -15,7 +15,7 @@ static int setup(void **state)
 static int setup_budgets(void **state)
 {
 	return start(&(struct hp_sim_config){
-	        .hugetlb_bytes = 8 * FRAME, .cgroup_bytes = 6 * FRAME, .memory_bytes = 4 * FRAME});
+		.hugetlb_bytes = 8 * FRAME, .cgroup_bytes = 6 * FRAME, .memory_bytes = 4 * FRAME});
 }
 
 static int setup_few_maps(void **state)
@@ -142,7 +142,7 @@ static void test_reserve(void **state)
 	static const struct {
 		uint64_t length, align, skew;
 	} wanted[] = {
-	        {FRAME, FRAME, 0}, {GIB, GIB, 0}, {3 * FRAME, GIB, 5 * FRAME}, {GIB, GIB, GIB - FRAME}, {TIB, TIB, 0},
+		{FRAME, FRAME, 0}, {GIB, GIB, 0}, {3 * FRAME, GIB, 5 * FRAME}, {GIB, GIB, GIB - FRAME}, {TIB, TIB, 0},
 	};
 	enum { COUNT = sizeof(wanted) / sizeof(wanted[0]) };
 	char *address[COUNT];
@@ -599,31 +599,31 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
 #define TEST_WITH(function, with) cmocka_unit_test_setup_teardown(function, with, teardown)
-	        TEST(test_tags),
-	        TEST(test_two_mappings_share),
-	        TEST(test_punch_and_zero),
-	        TEST(test_segments_begin_zeroed),
-	        TEST(test_protection),
-	        TEST(test_reserve),
-	        TEST_WITH(test_reserve_all_and_again, setup_small_span),
-	        TEST_WITH(test_reserve_random, setup_small_span),
-	        TEST(test_map_refuses),
-	        TEST(test_move),
-	        TEST(test_vacate),
-	        TEST(test_map_count),
-	        TEST(test_reservations_merge),
-	        TEST_WITH(test_max_map_count, setup_few_maps),
-	        TEST(test_map_count_random),
-	        TEST_WITH(test_hugetlb_budget, setup_budgets),
-	        TEST_WITH(test_memory_budget, setup_budgets),
-	        TEST_WITH(test_no_hugetlb, setup_no_thp),
-	        TEST(test_collapse),
-	        TEST_WITH(test_no_thp, setup_no_thp),
-	        TEST(test_segment_create_refuses),
-	        TEST(test_control),
-	        cmocka_unit_test(test_destroy_reports_what_is_left),
-	        cmocka_unit_test(test_two_sims),
-	        TEST_WITH(test_terabytes, setup_large),
+		TEST(test_tags),
+		TEST(test_two_mappings_share),
+		TEST(test_punch_and_zero),
+		TEST(test_segments_begin_zeroed),
+		TEST(test_protection),
+		TEST(test_reserve),
+		TEST_WITH(test_reserve_all_and_again, setup_small_span),
+		TEST_WITH(test_reserve_random, setup_small_span),
+		TEST(test_map_refuses),
+		TEST(test_move),
+		TEST(test_vacate),
+		TEST(test_map_count),
+		TEST(test_reservations_merge),
+		TEST_WITH(test_max_map_count, setup_few_maps),
+		TEST(test_map_count_random),
+		TEST_WITH(test_hugetlb_budget, setup_budgets),
+		TEST_WITH(test_memory_budget, setup_budgets),
+		TEST_WITH(test_no_hugetlb, setup_no_thp),
+		TEST(test_collapse),
+		TEST_WITH(test_no_thp, setup_no_thp),
+		TEST(test_segment_create_refuses),
+		TEST(test_control),
+		cmocka_unit_test(test_destroy_reports_what_is_left),
+		cmocka_unit_test(test_two_sims),
+		TEST_WITH(test_terabytes, setup_large),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

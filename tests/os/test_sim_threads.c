@@ -17,7 +17,7 @@ static int setup(void **state)
 static int setup_budgets(void **state)
 {
 	return start(&(struct hp_sim_config){
-	        .hugetlb_bytes = 8 * FRAME, .cgroup_bytes = 6 * FRAME, .memory_bytes = 4 * FRAME});
+		.hugetlb_bytes = 8 * FRAME, .cgroup_bytes = 6 * FRAME, .memory_bytes = 4 * FRAME});
 }
 
 /* ---- Touches while mappings change ----------------------------------------------------------------------------- */
@@ -225,10 +225,10 @@ static void test_store_meets_punch(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_setup_teardown(test_touch_while_mapping, setup, teardown),
-	        cmocka_unit_test_setup_teardown(test_no_store_after_unmap, setup, teardown),
-	        cmocka_unit_test_setup_teardown(test_threads_share_the_last_frame, setup_budgets, teardown),
-	        cmocka_unit_test_setup_teardown(test_store_meets_punch, setup_budgets, teardown),
+		cmocka_unit_test_setup_teardown(test_touch_while_mapping, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_no_store_after_unmap, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_threads_share_the_last_frame, setup_budgets, teardown),
+		cmocka_unit_test_setup_teardown(test_store_meets_punch, setup_budgets, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
