@@ -575,14 +575,13 @@ static void touch_op(const struct op *op)
 
 /* ---- extents ---------------------------------------------------------------------------------------------------- */
 
-/* Are there as many free frames in a row, at a region's start where it is whole regions? */
+/* Are there as many free frames in a row? */
 static bool has_run(unsigned i, uint64_t want)
 {
 	struct hp_pool_view *view = hp_pool_find(pools[i].handle.id);
 	struct hp_thread *t;
 	uint64_t in_segment = (uint64_t)view->shared->regions / view->shared->segments * HP_REGION_FRAMES, run = 0;
-	uint64_t frames = (uint64_t)view->shared->regions * HP_REGION_FRAMES,
-		 align = want % HP_REGION_FRAMES ? 1 : HP_REGION_FRAMES;
+	uint64_t frames = (uint64_t)view->shared->regions * HP_REGION_FRAMES;
 	bool found = false;
 
 	must(hp_pool_enter(pools[i].handle.id, &t, &error) == 0, "hp_pool_enter");
@@ -593,7 +592,7 @@ static bool has_run(unsigned i, uint64_t want)
 		if (f % in_segment == 0)
 			run = 0;
 		run = state == HP_FRAME_FREE_ZEROED || state == HP_FRAME_FREE_DIRTY ? run + 1 : 0;
-		found = run >= want && (f + 1 - want) % align == 0;
+		found = run >= want;
 	}
 	hp_workers_resume(t);
 	return found;
