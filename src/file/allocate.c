@@ -23,7 +23,7 @@
 #include <errno.h>
 #include <sched.h>
 
-/* Dirty frames take 0.1 ms each to zero: tokens of no more than this are held meanwhile. */
+/* Dirty frames take 0.1 ms each to zero: locks and tokens are held for no more than so many. */
 #define DIRTY_PAGES_AT_ONCE 16u
 
 /* Gives zeroed frames to pages whose tokens we hold. */
@@ -49,107 +49,72 @@ static void wait_in_transit(unsigned tries)
 		hp_futex_wait(&never, 0, 50000);
 }
 
-/* How many of these frames are zeroed, from the first on. */
-static uint32_t zeroed_prefix(const struct hp_pool_view *view, hp_frame_id frame, uint32_t count)
+/*
+ * Fills pages from `page` on whose tokens we hold: as far as their frames lie in a row and are zeroed, or can be with
+ * at most `*dirty` more to zero. Tokens and frames that are left over are given back. Returns how many pages were
+ * filled; 0: a frame could not be mapped.
+ */
+static uint32_t fill_run(struct hp_thread *t, struct hp_file_use use, uint32_t page, uint32_t tokens, uint32_t *dirty)
 {
-	uint32_t n = 0;
+	struct hp_taken taken = hp_take(t, hp_place_hint(t, use, page), tokens);
+	uint32_t used = taken.count;
 
-	while (n < count && hp_frame_state(hp_frame_load(&view->frames[frame + n])) == HP_FRAME_FREE_ZEROED)
-		n++;
-	return n;
+	if (taken.zeroed < taken.count)
+		used = hp_frames_make_zeroed(t, taken.first, taken.count, dirty);
+	insert(t, use, page, taken.first, used);
+	if (used < taken.count)
+		hp_put(t, taken.first + used, taken.count - used);
+	if (used < tokens)
+		hp_reserve_untake(t, use.record, page + used, tokens - used);
+	return used;
 }
 
 /* ---- faults ----------------------------------------------------------------------------------------------------- */
 
-/*
- * Fills pages whose tokens we hold: the first in any case, the others as far as zeroed frames follow its own. The
- * tokens of the rest are given back.
- */
-static int fill_window(struct hp_thread *t, struct hp_file_use use, uint32_t page, uint32_t tokens)
+/* One attempt to make an absent page present, with up to `most` - 1 after it. -EAGAIN: its token is another's. */
+static int fault_page(struct hp_thread *t, struct hp_file_use use, uint32_t page, uint32_t most)
 {
-	struct hp_pool_view *view = t->pool;
-	hp_frame_id frame;
-	uint32_t taken = hp_take(t, hp_place_hint(t, use, page), tokens, &frame), used;
-	int result = hp_frames_make_zeroed(t, frame, 1);
+	uint32_t dirty = 1, tokens;
+	int result = 0;
 
-	used = result ? 0 : zeroed_prefix(view, frame, taken);
-	hp_intent_begin(t->intents, HP_INTENT_FAULT, use.number, page, used);
-	insert(t, use, page, frame, used);
-	if (used < taken)
-		hp_put(t, frame + used, taken - used);
-	if (used < tokens)
-		hp_reserve_untake(t, use.record, page + used, tokens - used);
+	hp_intent_begin(t->intents, HP_INTENT_FAULT, use.number, page, most);
+	tokens = hp_reserve_take(t, use.record, page, most);
+	if (!tokens)
+		result = -EAGAIN;
+	else if (!fill_run(t, use, page, tokens, &dirty))
+		result = -ENOMEM;
 	hp_intent_end(t->intents);
 	return result;
 }
 
 int hp_file_fault_locked(struct hp_thread *t, struct hp_file_use use, uint32_t page, uint32_t window)
 {
-	struct hp_pool_shared *shared = t->pool->shared;
 	struct hp_index index = hp_file_index(t->pool, use.record);
 	uint32_t most = (uint32_t)hp_min(1 + (uint64_t)window, use.record->pages - page);
-	uint32_t mutexes = shared->fault_mutexes;
+	uint32_t mutexes = t->pool->shared->fault_mutexes;
 
 	for (unsigned tries = 0; hp_index_lookup(index, page) == HP_NO_FRAME; tries++) {
 		struct hp_mutex *mutex =
 			mutexes ? hp_fault_mutex_for(t->pool->fault_mutexes, mutexes, use.number, page) : NULL;
-		bool in_transit = false;
 		int result = 0;
 
 		if (mutex)
 			hp_mutex_lock(mutex, t->owner);
-		if (hp_index_lookup(index, page) == HP_NO_FRAME) {
-			uint32_t tokens = hp_reserve_take(t, use.record, page, most);
-
-			in_transit = tokens == 0;
-			if (tokens)
-				result = fill_window(t, use, page, tokens);
-		}
+		if (hp_index_lookup(index, page) == HP_NO_FRAME)
+			result = fault_page(t, use, page, most);
 		if (mutex)
 			hp_mutex_unlock(mutex);
-		if (result)
-			return result;
-		if (in_transit && !mutexes)
+		if (result == -EAGAIN && !mutexes)
 			return -ENOMEM; /* what the mutexes are for */
-		if (in_transit)
+		if (result == -EAGAIN)
 			wait_in_transit(tries);
+		else if (result)
+			return result;
 	}
 	return 0;
 }
 
 /* ---- fills ------------------------------------------------------------------------------------------------------ */
-
-/* Fills pages of one chunk whose tokens we hold. On failure the tokens of what is left are given back. */
-static int fill_tokens(struct hp_thread *t, struct hp_file_use use, uint32_t page, uint32_t tokens)
-{
-	hp_intent_begin(t->intents, HP_INTENT_ALLOCATE, use.number, page, tokens);
-	while (tokens) {
-		hp_frame_id frame;
-		uint32_t taken = hp_take(t, hp_place_hint(t, use, page), tokens, &frame);
-
-		if (hp_frames_make_zeroed(t, frame, taken)) {
-			hp_put(t, frame, taken);
-			hp_reserve_untake(t, use.record, page, tokens);
-			hp_intent_end(t->intents);
-			return -ENOMEM;
-		}
-		insert(t, use, page, frame, taken);
-		page += taken;
-		tokens -= taken;
-	}
-	hp_intent_end(t->intents);
-	return 0;
-}
-
-/* How many zeroed frames there are, in a row, where a page and up to `most` after it should come. */
-static uint32_t stock_for(struct hp_thread *t, struct hp_file_use use, uint32_t page, uint32_t most)
-{
-	hp_frame_id hint = hp_place_hint(t, use, page);
-
-	if (hint == HP_NO_FRAME)
-		return 0;
-	return zeroed_prefix(t->pool, hint, (uint32_t)hp_min(most, hp_segment_end(t->pool, hint) - hint));
-}
 
 /*
  * Fills a promised range, until so many frames had to be zeroed that signals and the file lock have been held for long
@@ -158,28 +123,26 @@ static uint32_t stock_for(struct hp_thread *t, struct hp_file_use use, uint32_t 
 static int fill_some_locked(struct hp_thread *t, struct hp_file_use use, uint32_t *page, uint32_t end)
 {
 	struct hp_index index = hp_file_index(t->pool, use.record);
-	unsigned tries = 0, dirty = 0;
+	uint32_t dirty = DIRTY_PAGES_AT_ONCE;
+	unsigned tries = 0;
 
-	while (*page < end && dirty < DIRTY_PAGES_AT_ONCE) {
-		uint32_t in_chunk = HP_REGION_FRAMES - *page % HP_REGION_FRAMES, stock, got;
+	while (*page < end && dirty) {
+		uint32_t in_chunk = HP_REGION_FRAMES - *page % HP_REGION_FRAMES, left = end - *page, tokens, filled = 0;
 
 		if (hp_index_lookup(index, *page) != HP_NO_FRAME) {
 			++*page;
 			continue;
 		}
-		in_chunk = in_chunk < end - *page ? in_chunk : end - *page;
-		stock = stock_for(t, use, *page, in_chunk);
-		got = hp_reserve_take(t, use.record, *page,
-		                      stock ? stock : (uint32_t)hp_min(in_chunk, DIRTY_PAGES_AT_ONCE));
-		if (!got) {
-			wait_in_transit(tries++);
-			continue;
-		}
-		if (fill_tokens(t, use, *page, got))
+		hp_intent_begin(t->intents, HP_INTENT_ALLOCATE, use.number, *page, left);
+		tokens = hp_reserve_take(t, use.record, *page, left < in_chunk ? left : in_chunk);
+		if (tokens)
+			filled = fill_run(t, use, *page, tokens, &dirty);
+		hp_intent_end(t->intents);
+		if (tokens && !filled)
 			return -ENOMEM;
-		dirty += stock ? 0 : got;
-		*page += got;
-		tries = 0;
+		if (!tokens)
+			wait_in_transit(tries++);
+		*page += filled;
 	}
 	return 0;
 }

@@ -21,10 +21,11 @@ static bool map_extent(struct hp_pool_view *view, hp_frame_id first, uint32_t fr
 static int take_extent(struct hp_thread *t, uint32_t frames, hp_frame_id *first)
 {
 	struct hp_pool_view *view = t->pool;
+	uint32_t most = frames;
 
 	if (!hp_take_run(t, frames, first))
 		return -ENOSPC;
-	if (!map_extent(view, *first, frames) || hp_frames_make_zeroed(t, *first, frames)) {
+	if (!map_extent(view, *first, frames) || hp_frames_make_zeroed(t, *first, frames, &most) < frames) {
 		hp_put(t, *first, frames);
 		return -ENOMEM;
 	}

@@ -44,19 +44,25 @@ static uint32_t within_region(hp_frame_id first, uint32_t count)
 	return count < left ? count : left;
 }
 
-static void remove_locked(struct hp_pool_view *view, hp_frame_id first, uint32_t count)
+/* Returns how many of them are zeroed. */
+static uint32_t remove_locked(struct hp_pool_view *view, hp_frame_id first, uint32_t count)
 {
+	uint32_t all_zeroed = 0;
+
 	while (count) {
 		uint32_t part = within_region(first, count);
+		uint32_t zeroed = (uint32_t)hp_bitmap_count(view->zeroed_map, first, part);
 		struct hp_region *region = region_of(view, first);
 
 		region->free = (uint16_t)(region->free - part);
-		region->zeroed = (uint16_t)(region->zeroed - hp_bitmap_count(view->zeroed_map, first, part));
+		region->zeroed = (uint16_t)(region->zeroed - zeroed);
 		hp_bitmap_clear(view->free_map, first, part);
 		hp_bitmap_clear(view->zeroed_map, first, part);
+		all_zeroed += zeroed;
 		first += part;
 		count -= part;
 	}
+	return all_zeroed;
 }
 
 /* Frames of one kind: all zeroed, or none. */
@@ -85,14 +91,13 @@ uint64_t hp_segment_end(const struct hp_pool_view *view, hp_frame_id frame)
 	return ((uint64_t)frame / HP_REGION_FRAMES / regions + 1) * regions * HP_REGION_FRAMES;
 }
 
-/* Takes what is set in `map` from `first` on, up to `want`. */
-static uint32_t take_at_locked(struct hp_pool_view *view, const uint64_t *map, hp_frame_id first, uint32_t want)
+/* Takes what is free from `first` on, up to `want`. */
+static struct hp_taken take_at_locked(struct hp_pool_view *view, hp_frame_id first, uint32_t want)
 {
 	uint64_t end = hp_min((uint64_t)first + want, hp_segment_end(view, first));
-	uint32_t n = (uint32_t)(hp_bitmap_next_clear(map, first, end) - first);
+	uint32_t n = (uint32_t)(hp_bitmap_next_clear(view->free_map, first, end) - first);
 
-	remove_locked(view, first, n);
-	return n;
+	return (struct hp_taken){first, n, remove_locked(view, first, n)};
 }
 
 struct run {
@@ -147,7 +152,7 @@ static struct run find_locked(struct hp_pool_view *view, bool zeroed, bool claim
 }
 
 /* Zeroed frames first, claimed regions last: a claim is a wish, broken up when nothing else is left. */
-static uint32_t take_best_locked(struct hp_pool_view *view, uint32_t want, hp_frame_id *first)
+static struct hp_taken take_best_locked(struct hp_pool_view *view, uint32_t want)
 {
 	struct run run = find_locked(view, true, false, want);
 
@@ -160,13 +165,11 @@ static uint32_t take_best_locked(struct hp_pool_view *view, uint32_t want, hp_fr
 	if (!run.count)
 		run = find_locked(view, false, true, want);
 	if (!run.count)
-		return 0;
+		return (struct hp_taken){HP_NO_FRAME, 0, 0};
 	run.count = run.count < want ? run.count : want;
 	region_of(view, run.first)->claim = 0;
 	view->shared->cursor = run.first / HP_REGION_FRAMES;
-	remove_locked(view, run.first, run.count);
-	*first = run.first;
-	return run.count;
+	return (struct hp_taken){run.first, run.count, remove_locked(view, run.first, run.count)};
 }
 
 /* ---- CPU caches ------------------------------------------------------------------------------------------------- */
@@ -220,7 +223,7 @@ void hp_caches_drain_locked(struct hp_pool_view *view, hp_owner owner)
 
 /* ---- taking and giving back ------------------------------------------------------------------------------------- */
 
-uint32_t hp_take(struct hp_thread *t, hp_frame_id hint, uint32_t want, hp_frame_id *first)
+struct hp_taken hp_take(struct hp_thread *t, hp_frame_id hint, uint32_t want)
 {
 	struct hp_pool_view *view = t->pool;
 	bool single = want == 1 && hint == HP_NO_FRAME;
@@ -231,26 +234,24 @@ uint32_t hp_take(struct hp_thread *t, hp_frame_id hint, uint32_t want, hp_frame_
 	 */
 	for (unsigned misses = 0;; misses++) {
 		struct hp_cpu_cache *cache = own_cache(view);
-		uint32_t n = 0;
+		struct hp_taken taken = {HP_NO_FRAME, 0, 0};
 
-		if (single && pop_cache(t, cache, first))
-			return 1;
+		if (single && pop_cache(t, cache, &taken.first))
+			return (struct hp_taken){taken.first, 1, 1};
 		hp_mutex_lock(&view->shared->extents_lock, t->owner);
-		if (hint != HP_NO_FRAME) {
-			*first = hint;
-			n = take_at_locked(view, view->free_map, hint, want);
-		}
-		if (!n)
-			n = take_best_locked(view, want, first);
-		if (!n) {
+		if (hint != HP_NO_FRAME)
+			taken = take_at_locked(view, hint, want);
+		if (!taken.count)
+			taken = take_best_locked(view, want);
+		if (!taken.count) {
 			hp_caches_drain_locked(view, t->owner);
-			n = take_best_locked(view, want, first);
+			taken = take_best_locked(view, want);
 		}
-		if (n && single)
+		if (taken.count && single)
 			refill_cache_locked(t, cache);
 		hp_mutex_unlock(&view->shared->extents_lock);
-		if (n)
-			return n;
+		if (taken.count)
+			return taken;
 		HP_ASSERT(misses < MISSES_MAX);
 		sched_yield();
 	}

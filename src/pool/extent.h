@@ -14,11 +14,15 @@
 int hp_commit(struct hp_pool_view *view, uint64_t frames);
 void hp_uncommit(struct hp_pool_view *view, uint64_t frames);
 
-/*
- * Takes up to `want` committed frames in a row, from `hint` on if that is free, else from the best place. Returns how
- * many, at least 1. They may be dirty.
+struct hp_taken {
+	hp_frame_id first;
+	uint32_t count;
+	uint32_t zeroed; /* of these */
+};
+
+/* Takes up to `want` committed frames in a row, from `hint` on if that is free, else from the best place; at least 1.
  */
-uint32_t hp_take(struct hp_thread *t, hp_frame_id hint, uint32_t want, hp_frame_id *first);
+struct hp_taken hp_take(struct hp_thread *t, hp_frame_id hint, uint32_t want);
 /* Takes exactly `want` committed frames in a row, aligned to a region if `want` is a multiple of it
  * and that can be had. False: no such
  * run. */

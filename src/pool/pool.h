@@ -136,7 +136,10 @@ int hp_pool_fill(struct hp_thread *t, const hp_pool_options *options, hp_error *
 
 /* -- zeroing.c --------------------------------------------------------------------------------------------------- */
 
-/* Zeroes the dirty ones among frames that the caller has taken. -ENOMEM: a frame could not be mapped. Signal safe. */
-int hp_frames_make_zeroed(struct hp_thread *t, hp_frame_id first, uint32_t count);
+/*
+ * Zeroes the dirty ones among frames that the caller has taken, at most `*most` of them, which it counts down. Returns
+ * how many are zeroed now, from the first on: fewer than `count` also where a frame cannot be mapped. Signal safe.
+ */
+uint32_t hp_frames_make_zeroed(struct hp_thread *t, hp_frame_id first, uint32_t count, uint32_t *most);
 
 #endif

@@ -166,12 +166,13 @@ static int take_maps(struct hp_mapping *m, uint64_t maps, hp_error *error)
  */
 static int map_ready(struct hp_thread *t, struct hp_mapping *m, hp_error *error)
 {
-	uint32_t runs = count_runs(m);
+	struct hp_file_use use = {hp_file_at(t->pool, m->file), m->file};
+	/* A file that is empty has no pages to look at. */
+	uint32_t runs = atomic_load_explicit(&use.record->present, memory_order_acquire) ? count_runs(m) : 0;
 	int result = 0;
 
 	if (!runs) {
-		result = hp_file_fill(t, (struct hp_file_use){hp_file_at(t->pool, m->file), m->file}, m->first,
-		                      m->pages, error);
+		result = hp_file_fill(t, use, m->first, m->pages, error);
 		runs = result ? 0 : count_runs(m);
 	}
 	if (!result)
