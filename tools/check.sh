@@ -173,7 +173,7 @@ leaks_can_be_found() {
 
 part_asan() {
 	heading 'asan: the whole suite under the address and undefined-behaviour sanitizers'
-	build build-asan -Db_sanitize=address,undefined -Db_lundef=false || {
+	build build-asan -Ddebug_checks=true -Db_sanitize=address,undefined -Db_lundef=false || {
 		not_built
 		return
 	}
@@ -189,7 +189,7 @@ part_asan() {
 
 part_tsan() {
 	heading 'tsan: the sim suite under the thread sanitizer'
-	build build-tsan -Db_sanitize=thread -Db_lundef=false || {
+	build build-tsan -Ddebug_checks=true -Db_sanitize=thread -Db_lundef=false || {
 		not_built
 		return
 	}

@@ -56,11 +56,6 @@ static inline uint64_t hp_min(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-static inline uint64_t hp_max(uint64_t a, uint64_t b)
-{
-	return a > b ? a : b;
-}
-
 /* For free(), which takes no pointer to an atomic type. */
 #define hp_unatomic(pointer) ((void *)(uintptr_t)(pointer))
 

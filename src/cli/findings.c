@@ -243,7 +243,7 @@ static void check_limits(struct list *list)
 		finding = add(
 			list, "max_map_count", HP_SEVERITY_NOTE,
 			"A process may have %llu mappings. Lazy mappings of all this machine's memory could need %llu; "
-			"where they are short, more pages are mapped by one fault, or the mapping is refused.",
+			"where they are short, the mapping is refused.",
 			(unsigned long long)probe->max_map_count, (unsigned long long)(frames / 8 * 10 + 10));
 		command_write_number(list, finding, frames / 8 * 10 + 10, "/proc/sys/vm/max_map_count");
 	}

@@ -84,6 +84,8 @@ static int check_pool(struct hp_thread *t, hp_error *error)
 	sigset_t saved;
 	int result;
 
+	if (hp_pool_verify_arena(view))
+		return hp_fail(error, -EUCLEAN, HP_LIMIT_NONE, "the header of the pool's control memory is damaged");
 	hp_signals_block(&saved);
 	hp_mutex_lock(&view->shared->extents_lock, t->owner);
 	hp_caches_drain_locked(view, t->owner);

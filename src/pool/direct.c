@@ -21,7 +21,7 @@ static char *address_of(const struct hp_pool_view *view, hp_frame_id frame)
 	return view->direct + hp_bytes(frame);
 }
 
-int hp_direct_map_region(struct hp_pool_view *view, uint32_t region, uint32_t frames)
+static int map_region(struct hp_pool_view *view, uint32_t region, uint32_t frames)
 {
 	hp_frame_id first = region * HP_REGION_FRAMES;
 	uint64_t offset;
@@ -47,7 +47,7 @@ void *hp_direct(struct hp_pool_view *view, hp_frame_id frame)
 
 		/* Threads may do this at the same time: they put the same memory at the same place. */
 		if (filled < before + in_region + 1 ||
-		    hp_direct_map_region(view, region, (uint32_t)hp_min(filled - before, HP_REGION_FRAMES)))
+		    map_region(view, region, (uint32_t)hp_min(filled - before, HP_REGION_FRAMES)))
 			return NULL;
 	}
 	return address_of(view, frame);

@@ -80,6 +80,14 @@ static void find_sections(struct hp_pool_view *view)
 	view->pages.memory = hp_arena_section(arena, HP_SECTION_PAGES);
 }
 
+int hp_pool_verify_arena(const struct hp_pool_view *view)
+{
+	struct hp_section_spec spec[HP_SECTIONS + 1];
+
+	describe_sections(view->shared->regions, spec);
+	return hp_arena_verify(&view->arena, spec);
+}
+
 static int create_arena(struct hp_pool_view *view, const hp_pool_options *options, const struct hp_tuning *tuning,
                         hp_error *error)
 {

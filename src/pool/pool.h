@@ -98,12 +98,13 @@ bool hp_pool_in_use(struct hp_pool_view *view);
 int hp_pool_check_layers(struct hp_thread *t, hp_error *error);
 /* Buries dead processes. Returns how many. Not in the fault path. */
 uint32_t hp_pool_reap(struct hp_thread *t);
-void hp_pool_reap_one(struct hp_thread *t, uint32_t process);
 
 /* -- pool.c ------------------------------------------------------------------------------------------------------ */
 
 /* hp_pool_create, when the layers have been joined (space/library.c). */
 int hp_pool_make(struct hp_os *os, const hp_pool_options *options, hp_pool *pool, hp_error *error);
+/* -EPROTO: the arena's header is not the one that a pool of this size has. */
+int hp_pool_verify_arena(const struct hp_pool_view *view);
 /*
  * The way into every ordinary call: finds the pool and the thread's part in it, and explains what is wrong otherwise.
  * When slots have run out it takes those of dead processes first.
@@ -126,8 +127,6 @@ int hp_options_check(const hp_pool_options *given, hp_pool_options *options, hp_
 unsigned hp_segment_of(const struct hp_pool_view *view, hp_frame_id frame, uint64_t *offset);
 /* The address of a frame, mapped in this process when needed. NULL: it could not be mapped. Signal safe. */
 void *hp_direct(struct hp_pool_view *view, hp_frame_id frame);
-/* Maps frames of a region that were filled up to now. */
-int hp_direct_map_region(struct hp_pool_view *view, uint32_t region, uint32_t frames);
 
 /* -- fill.c ------------------------------------------------------------------------------------------------------ */
 

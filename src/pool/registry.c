@@ -188,7 +188,7 @@ int hp_pool_check_layers(struct hp_thread *t, hp_error *error)
 	return result;
 }
 
-void hp_pool_reap_one(struct hp_thread *t, uint32_t process)
+static void reap_one(struct hp_thread *t, uint32_t process)
 {
 	hp_intent_begin(t->intents, HP_INTENT_REAP, process, 0, 0);
 	for (unsigned i = hook_count; i-- > 0;)
@@ -211,7 +211,7 @@ uint32_t hp_pool_reap(struct hp_thread *t)
 			continue;
 		hp_log(HP_LOG_INFO, "process %d of the pool is gone: taking back what it had",
 		       view->processes.record[id].pid);
-		hp_pool_reap_one(t, id);
+		reap_one(t, id);
 		buried++;
 	}
 	hp_mutex_unlock(&view->shared->reap_lock);

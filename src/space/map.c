@@ -303,7 +303,8 @@ int hp_map(hp_file file, uint64_t offset, uint64_t length, unsigned prot, unsign
 
 /* ---- hp_unmap --------------------------------------------------------------------------------------------------- */
 
-void hp_space_reclaim(void *retired)
+/* Waits for all readers, then frees a detached list. */
+static void reclaim(void *retired)
 {
 	hp_mutex_lock(&hp_space.grace_lock, hp_space_owner());
 	hp_epoch_synchronize(&hp_space.epoch);
@@ -347,7 +348,7 @@ static void retire(struct hp_mapping *m)
 		retired = hp_range_map_take_retired(&hp_space.ranges);
 	hp_mutex_unlock(&hp_space.lock);
 	if (retired)
-		hp_space_reclaim(retired);
+		reclaim(retired);
 }
 
 /* The kernel refused to unmap it: it is a mapping as before. */
@@ -371,7 +372,7 @@ static int unmap_file(void *address, uint64_t length)
 	if (t)
 		hp_intent_begin(t->intents, HP_INTENT_UNMAP, m->vma, m->first, m->pages);
 	if (m->flags & HP_MAP_LAZY)
-		hp_space_reclaim(NULL);
+		reclaim(NULL);
 	result = m->pool->os->ops->unmap(m->pool->os, address, length);
 	if (result)
 		put_back(m);

@@ -58,8 +58,6 @@ struct hp_space {
 
 extern struct hp_space hp_space;
 
-/* Waits for all readers, then frees a detached list. */
-void hp_space_reclaim(void *retired);
 /* What the calling thread writes into the locks of the space: a thread has another slot in each pool, and may have
  * none. */
 hp_owner hp_space_owner(void);
