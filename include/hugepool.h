@@ -12,11 +12,14 @@
  *   - Pools and files are values, not pointers: a number that holds an id and a generation, so that the use of a
  *     closed one is detected and answered with -EBADF. A zeroed value is never valid.
  *   - Threads: every function may be called by any number of threads at the same time, unless it says otherwise.
- *   - Signals: a function may be called from a signal handler only where it says so. What a handler may always do is
- *     to touch memory that hugepool mapped, lazy memory included.
+ *   - Signals: a function may be called from a signal handler only where it says so. What a handler may do is to touch
+ *     memory that hugepool mapped; lazy memory too, as long as SIGSEGV is not blocked. A handler must not leave a call
+ *     of hugepool that it interrupted by siglongjmp.
  *   - Fork: the child has everything the parent had, under the same handles. fork must not be called from a signal
- * handler that interrupted a call of hugepool, and handlers of pthread_atfork must not call hugepool. Children of
- * vfork, posix_spawn and a raw clone must not call hugepool before exec; a raw clone's child gets -ECHILD.
+ *     handler that interrupted a call of hugepool, and handlers of pthread_atfork must not call hugepool. Children of
+ *     vfork, posix_spawn and a raw clone must not call hugepool before exec; a raw clone's child gets -ECHILD.
+ *   - Descriptors: a pool has three (close-on-exec, with high numbers). A program that closes them keeps the memory that it
+ *     has; calls that need more of it then answer -EBADF, and an untouched page of lazy memory cannot be resolved.
  *
  * Two kinds of memory
  *   *Ready memory* (hp_map without HP_MAP_LAZY, hp_alloc) is an ordinary kernel mapping whose pages are there. System
@@ -57,10 +60,8 @@ typedef struct hp_file {
 typedef enum hp_limit {
 	HP_LIMIT_NONE = 0,
 	HP_LIMIT_POOL,        /* the pool's free frames, less what is promised to others */
-	HP_LIMIT_TENANT,      /* a tenant's share */
 	HP_LIMIT_KERNEL_POOL, /* /proc/sys/vm/nr_hugepages and its overcommit */
 	HP_LIMIT_CGROUP,      /* a hugetlb or memory limit of the control group */
-	HP_LIMIT_MEMLOCK,     /* RLIMIT_MEMLOCK */
 	HP_LIMIT_MAP_COUNT,   /* /proc/sys/vm/max_map_count */
 	HP_LIMIT_ADDRESS,     /* no free range of addresses, or RLIMIT_AS */
 	HP_LIMIT_MEMORY,      /* the machine's memory */
@@ -115,16 +116,15 @@ typedef struct hp_pool_options {
 	uint32_t struct_size; /* sizeof(hp_pool_options); lets the struct grow */
 	uint32_t flags;
 	uint64_t size;      /* bytes, rounded up to frames: what the pool is filled with; more than 0 */
-	uint64_t max_size;  /* bytes it may later grow to; 0 means `size`. Addresses are taken for all of it at once. */
+	uint64_t max_size;  /* bytes that addresses and tables are set aside for: at least `size`; 0 means `size` */
 	hp_backing backing; /* HP_BACKING_AUTO, or the only kind that is acceptable */
-	uint32_t workers; /* threads that zero freed frames in idle time: a number, HP_WORKERS_DEFAULT, HP_WORKERS_NONE
-	                   */
+	/* Threads that zero freed frames in idle time: a number, HP_WORKERS_DEFAULT (by CPUs), HP_WORKERS_NONE. */
+	uint32_t workers;
 	/*
 	 * "key=value" pairs with blanks between, NULL for the defaults:
 	 *   fault_window=N   most pages mapped by one lazy fault, a power of two from 1 to 512 (default 16)
 	 *   fault_mutexes=N  mutexes that order faults: 1 or a power of two (default: by number of CPUs); 0 is unsafe
-	 *   zero_mb_per_s=N  how fast each worker zeroes at most (default 0: no limit; workers only use idle time
-	 * anyway)
+	 *   zero_mb_per_s=N  how fast each worker zeroes at most (default 0: no limit; they only use idle time)
 	 */
 	const char *tuning;
 } hp_pool_options;
@@ -136,7 +136,9 @@ typedef struct hp_pool_options {
 
 /*
  * Makes a pool, private to this process and its fork children, and fills it with zeroed frames on all CPUs.
- * All of `size` is there when this returns, or nothing is: a limit that prevents it is named in `error`.
+ * All of `size` is there when this returns, or nothing is: a limit that prevents it is named in `error`. Memory that the
+ * machine or the control group does not have is not begun to be filled. Where no thread can be made for the workers the pool
+ * comes without.
  * With HP_POOL_BACKGROUND it returns at once and a thread fills the pool.
  * Errors: -EINVAL options that make no sense; -ENOMEM, -ENOSPC a limit, see error->limit; -EMFILE descriptors, or too
  * many pools in this process; -ENOTSUP the backing asked for does not exist here. Not to be called from a signal
@@ -185,6 +187,7 @@ typedef struct hp_pool_stats {
 	char why_not_better[HP_ERROR_MESSAGE_SIZE]; /* why frames are not all hugetlb; empty if they are */
 } hp_pool_stats;
 
+/* Errors: -EINVAL struct_size is too small; -EBADF. Takes time with the pool's size: it looks at every frame. */
 int hp_pool_stats_get(hp_pool pool, hp_pool_stats *stats);
 
 /*
@@ -197,7 +200,7 @@ int hp_pool_check(hp_pool pool, hp_error *error);
 /* ---- Extents without a file ------------------------------------------------------------------------------------ */
 
 /*
- * Takes contiguous zeroed frames, for allocators and buffer pools. `*address` is in the pool's own mapping: the same in
+ * Takes contiguous zeroed frames, `size` rounded up to whole ones, for allocators and buffer pools. `*address` is in the pool's own mapping: the same in
  * this process and in children forked later, who share the contents. Aligned to HP_FRAME_SIZE.
  * Errors: -EINVAL size 0; -ENOMEM with limit HP_LIMIT_POOL when there are not as many free frames, or none in a row.
  */
@@ -211,7 +214,7 @@ int hp_free(hp_pool pool, void *address);
 /*
  * Makes a file without a name: `size` bytes (rounded up to frames) that read as zeroes; no frame is taken yet.
  * It lives until every process has closed it and unmapped its mappings of it; then its frames are recycled.
- * Errors: -EINVAL size 0; -EFBIG larger than the pool can ever index; -ENFILE too many files.
+ * `flags`: 0. Errors: -EINVAL size 0, unknown flags; -EFBIG larger than the pool can ever index; -ENFILE too many files.
  */
 int hp_file_create(hp_pool pool, uint64_t size, unsigned flags, hp_file *file, hp_error *error);
 
@@ -233,6 +236,7 @@ typedef struct hp_file_stat {
 	uint64_t reserved;    /* bytes that are promised and have none yet */
 } hp_file_stat;
 
+/* Errors: -EINVAL struct_size is too small; -EBADF. */
 int hp_file_stat_get(hp_file file, hp_file_stat *stat);
 
 /* ---- Mappings -------------------------------------------------------------------------------------------------- */
@@ -242,8 +246,10 @@ int hp_file_stat_get(hp_file file, hp_file_stat *stat);
 
 /*
  * HP_MAP_LAZY: engine memory. Pages are reserved now, and taken and mapped at their first touch, in a SIGSEGV handler.
- * Limits: system calls answer EFAULT on pages not touched yet; a program that replaces the SIGSEGV handler must call
- * hp_handle_fault() from its own; a page never touched costs a reservation, not a frame.
+ * Limits: system calls answer EFAULT on pages not touched yet; SIGSEGV must not be blocked where a page may be touched for
+ * the first time, and an alternate signal stack needs 8 KiB beyond the processor's minimum; a program that replaces the
+ * SIGSEGV handler must call hp_handle_fault() from its own; a page never touched costs a reservation, not a frame. A pool
+ * knows up to 2048 threads and 511 processes at a time: the first touch of one more cannot be resolved.
  */
 #define HP_MAP_LAZY 1u
 
@@ -261,7 +267,7 @@ int hp_map(hp_file file, uint64_t offset, uint64_t length, unsigned prot, unsign
 
 /*
  * Removes a mapping, whole: address and length as hp_map() had them. No thread may touch it any more.
- * Errors: -EINVAL no such mapping; -ENOMEM the kernel or the C library had no memory for it: nothing has changed.
+ * Errors: -EINVAL no such mapping; -EAGAIN too many threads use the pool; -ENOMEM the kernel or the C library had no memory for it: nothing has changed.
  */
 int hp_unmap(void *address, uint64_t length);
 

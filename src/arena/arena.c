@@ -75,19 +75,17 @@ int hp_arena_create(struct hp_os *os, const struct hp_section_spec *specs, struc
 	return 0;
 }
 
-void hp_arena_destroy(struct hp_arena *arena, int keep)
+void hp_arena_destroy(struct hp_arena *arena, unsigned section, uint64_t bytes)
 {
 	char *base = (char *)arena->header;
 	const struct hp_os_ops *ops = arena->os->ops;
+	uint64_t from = arena->header->offset[section], to = hp_align_up(from + bytes, HP_BASE_PAGE_SIZE);
 
-	if (keep < 0) {
-		ops->control_destroy(arena->os, base, arena->size, arena->handle);
-	} else {
-		uint64_t from = arena->header->offset[keep], to = arena->header->offset[keep + 1];
-
-		if (to < arena->size)
-			ops->control_destroy(arena->os, base + to, arena->size - to, HP_NO_SEGMENT);
+	if (bytes) {
+		ops->control_destroy(arena->os, base + to, arena->size - to, HP_NO_SEGMENT);
 		ops->control_destroy(arena->os, base, from, arena->handle);
+	} else {
+		ops->control_destroy(arena->os, base, arena->size, arena->handle);
 	}
 	*arena = (struct hp_arena){.handle = HP_NO_SEGMENT};
 }

@@ -32,8 +32,8 @@ struct hp_arena { /* one process's view */
 };
 
 int hp_arena_create(struct hp_os *os, const struct hp_section_spec *specs, struct hp_arena *arena, hp_error *error);
-/* Unmaps all of it, except for section `keep` if that is not -1 (its pages stay, unreachable through `arena`). */
-void hp_arena_destroy(struct hp_arena *arena, int keep);
+/* Unmaps all of it, except for the first `bytes` of a section, whose pages stay, unreachable through `arena`. */
+void hp_arena_destroy(struct hp_arena *arena, unsigned section, uint64_t bytes);
 /* 0, or -EPROTO: made by something that lays these sections out differently. */
 int hp_arena_verify(const struct hp_arena *arena, const struct hp_section_spec *specs);
 /* The first record of the section with this index in the list. 64-byte aligned. */

@@ -24,14 +24,10 @@ const char *hp_limit_name(hp_limit limit)
 		return "none";
 	case HP_LIMIT_POOL:
 		return "pool";
-	case HP_LIMIT_TENANT:
-		return "tenant";
 	case HP_LIMIT_KERNEL_POOL:
 		return "kernel_pool";
 	case HP_LIMIT_CGROUP:
 		return "cgroup";
-	case HP_LIMIT_MEMLOCK:
-		return "memlock";
 	case HP_LIMIT_MAP_COUNT:
 		return "max_map_count";
 	case HP_LIMIT_ADDRESS:

@@ -140,6 +140,11 @@ static uint64_t inject_hugetlb_available(struct hp_os *os)
 	return inner_of(os)->ops->hugetlb_available(inner_of(os));
 }
 
+static uint64_t inject_memory_room(struct hp_os *os, hp_limit *limit)
+{
+	return inner_of(os)->ops->memory_room(inner_of(os), limit);
+}
+
 static bool inject_shares_page_tables(struct hp_os *os)
 {
 	return inner_of(os)->ops->shares_page_tables(inner_of(os));
@@ -162,6 +167,7 @@ static const struct hp_os_ops inject_ops = {
 	.zero = inject_zero,
 	.max_map_count = inject_max_map_count,
 	.hugetlb_available = inject_hugetlb_available,
+	.memory_room = inject_memory_room,
 	.shares_page_tables = inject_shares_page_tables,
 };
 

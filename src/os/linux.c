@@ -4,6 +4,7 @@
 
 #include "base/units.h"
 #include "os/probe.h"
+#include "os/room.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -105,6 +106,23 @@ static bool is_allowed_size(uint64_t size)
 	return getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY || size <= limit.rlim_cur;
 }
 
+/*
+ * Moves a descriptor to a high number. A program that closes all descriptors, as daemons do, closes ours too; the numbers
+ * that it opens afterwards are low ones. So a later call of ours is EBADF, and not a mapping of somebody's file.
+ */
+static int move_high(int fd)
+{
+	struct rlimit limit;
+	int high = -1;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur >= 512)
+		high = fcntl(fd, F_DUPFD_CLOEXEC, (int)hp_min(limit.rlim_cur, 65536) - 256);
+	if (high < 0)
+		return fd;
+	close(fd);
+	return high;
+}
+
 /* A sparse memfd of that size, or a negative errno. */
 static int sized_memfd(const char *name, unsigned flags, uint64_t size)
 {
@@ -113,6 +131,8 @@ static int sized_memfd(const char *name, unsigned flags, uint64_t size)
 	if (!is_allowed_size(size))
 		return -EFBIG;
 	fd = result = memfd_create(name, MFD_CLOEXEC | flags);
+	if (fd >= 0)
+		fd = result = move_high(fd);
 	if (fd < 0)
 		result = -errno;
 	else if (ftruncate(fd, (off_t)size) < 0) {
@@ -234,6 +254,11 @@ static uint64_t linux_hugetlb_available(struct hp_os *os)
 	return available > reserved ? available - reserved : 0;
 }
 
+static uint64_t linux_memory_room(struct hp_os *os, hp_limit *limit)
+{
+	return hp_memory_room(limit);
+}
+
 static bool linux_shares_page_tables(struct hp_os *os)
 {
 	char why[HP_PROBE_TEXT];
@@ -258,6 +283,7 @@ static const struct hp_os_ops linux_ops = {
 	.zero = linux_zero,
 	.max_map_count = linux_max_map_count,
 	.hugetlb_available = linux_hugetlb_available,
+	.memory_room = linux_memory_room,
 	.shares_page_tables = linux_shares_page_tables,
 };
 

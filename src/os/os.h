@@ -86,6 +86,8 @@ struct hp_os_ops {
 	/* Frames that a hugetlb segment could get from the kernel now, reservations of others and overcommit
 	 * considered. */
 	uint64_t (*hugetlb_available)(struct hp_os *os);
+	/* Bytes of other kinds that can be filled without anybody being killed for it, and what bounds them. */
+	uint64_t (*memory_room)(struct hp_os *os, hp_limit *limit);
 	/* True where the kernel shares page tables of large aligned mappings, without the defect of some versions. */
 	bool (*shares_page_tables)(struct hp_os *os);
 };

@@ -556,6 +556,13 @@ static uint64_t sim_hugetlb_available(struct hp_os *os)
 	return sim_budget_available(&sim_of(os)->budget);
 }
 
+/* Nobody is killed here: populate says when memory is out. */
+static uint64_t sim_memory_room(struct hp_os *os, hp_limit *limit)
+{
+	*limit = HP_LIMIT_MEMORY;
+	return UINT64_MAX;
+}
+
 static bool sim_shares_page_tables(struct hp_os *os)
 {
 	return sim_of(os)->table_sharing;
@@ -602,6 +609,7 @@ static const struct hp_os_ops sim_ops = {
 	.zero = sim_zero,
 	.max_map_count = sim_max_map_count,
 	.hugetlb_available = sim_hugetlb_available,
+	.memory_room = sim_memory_room,
 	.shares_page_tables = sim_shares_page_tables,
 };
 

@@ -56,7 +56,7 @@ static int find_extent(struct hp_thread *t, uint32_t frames, hp_frame_id *first)
 	int result = try_extent(t, frames, first);
 
 	if (result == -ENOSPC) {
-		hp_workers_pause(t);
+		hp_workers_pause(t, HP_WORKERS_PATIENCE);
 		hp_pool_reap(t);
 		result = try_extent(t, frames, first);
 		hp_workers_resume(t);

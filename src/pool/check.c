@@ -2,6 +2,7 @@
 /* The pool's invariants, proved from the frames' own states. */
 #include "pool/extent.h"
 #include "pool/workers.h"
+#include "sync/futex.h"
 
 #include "base/bitmap.h"
 #include "base/error.h"
@@ -108,7 +109,7 @@ int hp_pool_check(hp_pool pool, hp_error *error)
 	if (result)
 		return result;
 	hp_pool_reap(t);
-	hp_workers_pause(t);
+	hp_workers_pause(t, HP_FUTEX_FOREVER);
 	result = check_pool(t, &found);
 	if (!result)
 		result = hp_pool_check_layers(t, &found);

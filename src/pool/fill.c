@@ -239,6 +239,21 @@ static int explain(const struct fill *fill, int error, uint32_t wanted, uint32_t
 	               missing, -error);
 }
 
+/* Memory is not refused when it runs out: somebody is killed. So a pool that cannot be filled is not begun. */
+static bool has_room(struct hp_os *os, uint32_t frames, hp_error *why)
+{
+	hp_limit limit;
+	uint64_t room = os->ops->memory_room(os, &limit);
+
+	if (hp_bytes(frames) <= room)
+		return true;
+	hp_fail(why, -ENOMEM, limit, "%lu MiB are needed and %s leaves %lu MiB without anybody being killed; %s",
+	        hp_bytes(frames) >> 20, limit == HP_LIMIT_CGROUP ? "the control group's memory limit" : "the machine",
+	        room >> 20,
+	        limit == HP_LIMIT_CGROUP ? "raise memory.max or ask for a smaller pool" : "ask for a smaller pool");
+	return false;
+}
+
 /* Fills up to `frames` frames of a segment; returns how many there are now, and why not more. */
 static uint32_t fill_segment(struct hp_thread *t, struct hp_segment_record *segment, hp_backing backing,
                              bool may_be_small, uint32_t frames, hp_error *why)
@@ -290,6 +305,8 @@ int hp_pool_fill(struct hp_thread *t, const hp_pool_options *options, hp_error *
 			hp_fail(&why, -ENOTSUP, HP_LIMIT_NONE, "this kernel has no huge pages of 2 MiB (hugetlb)");
 			continue;
 		}
+		if (kind != HP_BACKING_HUGETLB && !has_room(view->os, wanted - got, &why))
+			break;
 		got += fill_segment(t, segment, kind, options->backing != HP_BACKING_THP, wanted - got, &now);
 		if (now.code && (!why.code || got < wanted))
 			why = now; /* the first reason why it is not better, or the last why it is not enough */
@@ -303,4 +320,16 @@ int hp_pool_fill(struct hp_thread *t, const hp_pool_options *options, hp_error *
 	if (error)
 		*error = why;
 	return why.code;
+}
+
+void hp_fill_reap(struct hp_pool_view *view, uint32_t process)
+{
+	struct hp_pool_shared *shared = view->shared;
+
+	if (atomic_load(&shared->fill_process) != process || atomic_load(&shared->fill_state) != HP_FILL_RUNNING)
+		return;
+	hp_fail(&shared->fill_error, -EPIPE, HP_LIMIT_NONE,
+	        "the process that filled the pool is gone; make another pool");
+	atomic_store(&shared->fill_state, HP_FILL_FAILED);
+	hp_futex_wake(&shared->fill_state, INT_MAX);
 }

@@ -78,7 +78,8 @@ struct hp_pool_shared {
 	uint64_t size_frames;   /* asked for at creation */
 	struct hp_segment_record segment[HP_SEGMENTS_MAX];
 
-	_Atomic uint32_t fill_state; /* futex: enum hp_fill_state */
+	_Atomic uint32_t fill_state;   /* futex: enum hp_fill_state */
+	_Atomic uint32_t fill_process; /* that fills in the background */
 	_Atomic uint64_t fill_ns;
 	hp_error fill_error; /* set before fill_state becomes FAILED; its message says why not better otherwise */
 

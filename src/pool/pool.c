@@ -3,6 +3,7 @@
 #include "pool/extent.h"
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/machine.h"
 #include "os/budget.h"
 #include "os/life.h"
@@ -173,7 +174,7 @@ static int create_segments(struct hp_pool_view *view, const hp_pool_options *opt
 static void destroy_view(struct hp_pool_view *view)
 {
 	struct hp_pool_shared *shared = view->shared;
-	bool others = false;
+	uint32_t held = 0;
 
 	if (view->filling) {
 		pthread_join(view->filling->thread, NULL);
@@ -181,7 +182,7 @@ static void destroy_view(struct hp_pool_view *view)
 	}
 	hp_workers_stop(view);
 	if (view->generation)
-		others = hp_pool_unregister(view);
+		held = hp_pool_unregister(view);
 	if (view->process)
 		hp_process_release(&view->processes, view->process, view->process_lock);
 	if (view->maps)
@@ -193,7 +194,7 @@ static void destroy_view(struct hp_pool_view *view)
 			view->os->ops->segment_destroy(view->os, view->segment[s]);
 	/* Threads that go on hold robust mutexes in the slots, and the C library writes there when they take others. */
 	if (view->arena.header)
-		hp_arena_destroy(&view->arena, others ? HP_SECTION_SLOTS : -1);
+		hp_arena_destroy(&view->arena, HP_SECTION_SLOTS, held * sizeof(struct hp_slot));
 	free(hp_unatomic(view->direct_frames));
 	free(view);
 }
@@ -222,6 +223,7 @@ static int start_filling(struct hp_thread *t, const hp_pool_options *options, hp
 
 	if (!(options->flags & HP_POOL_BACKGROUND))
 		return hp_pool_fill(t, options, error);
+	atomic_store(&t->pool->shared->fill_process, t->pool->process);
 	filling = malloc(sizeof(*filling));
 	if (!filling)
 		return hp_fail(error, -ENOMEM, HP_LIMIT_MEMORY, "no memory for the thread that fills the pool");
@@ -254,9 +256,11 @@ static int populate_view(struct hp_pool_view *view, const hp_pool_options *optio
 	if (!result)
 		result = start_filling(t, options, error);
 	if (!result) {
-		result = hp_workers_start(t, workers);
-		if (result)
-			hp_fail(error, result, HP_LIMIT_NONE, "no threads to zero frames (errno %d)", -result);
+		int refused = hp_workers_start(t, workers);
+
+		if (refused)
+			hp_log(HP_LOG_WARNING, "no threads to zero frames in idle time (errno %d): callers zero",
+			       -refused);
 	}
 	return result;
 }
@@ -334,7 +338,7 @@ int hp_pool_promise(struct hp_thread *t, uint64_t frames, hp_error *error)
 	int result = hp_commit(view, frames);
 
 	if (result) {
-		hp_workers_pause(t);
+		hp_workers_pause(t, HP_WORKERS_PATIENCE);
 		result = hp_commit(view, frames);
 		hp_workers_resume(t);
 	}
@@ -381,20 +385,21 @@ static bool is_clean(struct hp_thread *t)
 	if (atomic_load(&shared->uncommitted))
 		return false;
 	/* It may be a worker that has committed the last one. */
-	hp_workers_pause(t);
+	hp_workers_pause(t, HP_WORKERS_PATIENCE);
 	promised = atomic_load(&shared->uncommitted) == 0;
 	hp_workers_resume(t);
 	return promised;
 }
 
 /* Waits on a word that must no longer have the value `seen`; 0 or -ETIMEDOUT. */
-static int wait_until(_Atomic uint32_t *word, uint32_t seen, int64_t deadline_ns)
+static int wait_until(struct hp_thread *t, _Atomic uint32_t *word, uint32_t seen, int64_t deadline_ns)
 {
-	int64_t left = deadline_ns == HP_FUTEX_FOREVER ? HP_FUTEX_FOREVER : deadline_ns - hp_now_ns();
+	int64_t left = deadline_ns == HP_FUTEX_FOREVER ? HP_SLICE_NS : deadline_ns - hp_now_ns();
 
 	if (left <= 0)
 		return -ETIMEDOUT;
-	hp_futex_wait(word, seen, left);
+	if (hp_futex_wait(word, seen, left < HP_SLICE_NS ? left : HP_SLICE_NS) == -ETIMEDOUT)
+		hp_pool_reap(t);
 	return 0;
 }
 
@@ -409,7 +414,7 @@ int hp_pool_wait(hp_pool pool, int timeout_ms, hp_error *error)
 		return result;
 	shared = t->pool->shared;
 	while (!result && atomic_load(&shared->fill_state) == HP_FILL_RUNNING)
-		result = wait_until(&shared->fill_state, HP_FILL_RUNNING, deadline);
+		result = wait_until(t, &shared->fill_state, HP_FILL_RUNNING, deadline);
 	if (!result && atomic_load(&shared->fill_state) == HP_FILL_FAILED) {
 		if (error)
 			*error = shared->fill_error;
@@ -421,7 +426,7 @@ int hp_pool_wait(hp_pool pool, int timeout_ms, hp_error *error)
 
 		if (is_clean(t))
 			break;
-		result = wait_until(&shared->clean_event, event, deadline);
+		result = wait_until(t, &shared->clean_event, event, deadline);
 	}
 	return result ? hp_fail(error, result, HP_LIMIT_NONE, "the pool is not ready yet") : 0;
 }

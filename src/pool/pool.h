@@ -63,10 +63,10 @@ struct hp_pool_view *hp_pool_at(uint32_t index);
 /* Enters an initialised view into the table: its index and generation are set. -EMFILE. */
 int hp_pool_register(struct hp_pool_view *view);
 /*
- * Takes the view out of the table and gives the calling thread's slot up; true if other threads of this process still
- * hold one.
+ * Takes the view out of the table and gives the calling thread's slot up. Returns how many slots, from the first on, hold
+ * all those of other threads of this process: they must stay mapped as long as these threads live.
  */
-bool hp_pool_unregister(struct hp_pool_view *view);
+uint32_t hp_pool_unregister(struct hp_pool_view *view);
 /*
  * Held by a fork from before it until after it, in both processes: no pool appears or vanishes meanwhile, and one fork
  * at a time prepares a child.
@@ -132,6 +132,8 @@ void *hp_direct(struct hp_pool_view *view, hp_frame_id frame);
 
 /* Fills the pool; its result stands in shared->fill_state and fill_error afterwards. */
 int hp_pool_fill(struct hp_thread *t, const hp_pool_options *options, hp_error *error);
+/* The process is dead: a fill that it was in the middle of has failed. */
+void hp_fill_reap(struct hp_pool_view *view, uint32_t process);
 
 /* -- zeroing.c --------------------------------------------------------------------------------------------------- */
 

@@ -99,22 +99,22 @@ static void on_thread_end(void *unused)
 	hp_signals_restore(&saved);
 }
 
-bool hp_pool_unregister(struct hp_pool_view *view)
+uint32_t hp_pool_unregister(struct hp_pool_view *view)
 {
 	struct hp_thread *t = &threads[view->index];
-	bool others;
+	uint32_t held;
 	sigset_t saved;
 
 	hp_signals_block(&saved);
 	hp_pools_lock();
 	if (is_current(t, view))
 		leave(t);
-	others = view->process && hp_slots_process_has_thread(view->slots, HP_SLOTS_MAX, view->process);
+	held = view->process ? hp_slots_held_by(view->slots, HP_SLOTS_MAX, view->process) : 0;
 	file_generations[view->index] = atomic_load(&view->shared->file_generation);
 	atomic_store(&views[view->index], NULL);
 	hp_pools_unlock();
 	hp_signals_restore(&saved);
-	return others;
+	return held;
 }
 
 static void make_thread_end_key(void)
@@ -194,6 +194,7 @@ static void reap_one(struct hp_thread *t, uint32_t process)
 	for (unsigned i = hook_count; i-- > 0;)
 		hooks[i]->reap(t, process);
 	hp_workers_reap(t, process);
+	hp_fill_reap(t->pool, process);
 	hp_process_release(&t->pool->processes, process, NULL);
 	hp_intent_end(t->intents);
 }

@@ -249,27 +249,31 @@ void hp_workers_stop(struct hp_pool_view *view)
 	free(workers);
 }
 
-void hp_workers_pause(struct hp_thread *t)
+bool hp_workers_pause(struct hp_thread *t, int64_t timeout_ns)
 {
 	struct hp_pool_shared *shared = t->pool->shared;
+	int64_t end = timeout_ns == HP_FUTEX_FOREVER ? HP_FUTEX_FOREVER : hp_now_ns() + timeout_ns;
 
-	atomic_fetch_add(&t->pool->processes.record[t->pool->process].pauses, 1);
 	atomic_fetch_add(&shared->pause, 1);
+	atomic_fetch_add(&t->pool->processes.record[t->pool->process].pauses, 1);
 	for (;;) {
 		uint32_t event = atomic_load(&shared->clean_event);
+		int64_t left = end == HP_FUTEX_FOREVER ? HP_SLICE_NS : end - hp_now_ns();
 
 		if (atomic_load(&shared->zeroing) == 0)
-			return;
+			return true;
+		if (left <= 0)
+			return false;
 		/* The workers' process may be dead, with frames in hand. */
-		if (hp_futex_wait(&shared->clean_event, event, 100000000) == -ETIMEDOUT)
+		if (hp_futex_wait(&shared->clean_event, event, left < HP_SLICE_NS ? left : HP_SLICE_NS) == -ETIMEDOUT)
 			hp_pool_reap(t);
 	}
 }
 
 void hp_workers_resume(struct hp_thread *t)
 {
-	atomic_fetch_sub(&t->pool->shared->pause, 1);
 	atomic_fetch_sub(&t->pool->processes.record[t->pool->process].pauses, 1);
+	atomic_fetch_sub(&t->pool->shared->pause, 1);
 	hp_workers_notify(t->pool);
 }
 

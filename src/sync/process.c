@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "sync/process.h"
 
+#include "base/log.h"
 #include "os/life.h"
 
 uint32_t hp_process_claim(struct hp_processes *processes, int32_t pid, void **lock)
@@ -16,6 +17,11 @@ uint32_t hp_process_claim(struct hp_processes *processes, int32_t pid, void **lo
 		atomic_store(&process->pauses, 0);
 		*lock = hp_life_take(processes->control, id);
 		process->has_lock = *lock != NULL;
+		if (!*lock && processes->control >= 0)
+			hp_log(HP_LOG_WARNING,
+			       "no proof of life can be had for process %d (/proc, RLIMIT_NOFILE?): if it is "
+			       "killed, what it has of the pool stays taken",
+			       pid);
 		atomic_store(&process->state, HP_PROCESS_LIVE);
 		return id;
 	}
@@ -43,7 +49,7 @@ bool hp_process_bury(struct hp_processes *processes, uint32_t id)
 	if (!hp_process_is_live(processes, id) || !process->has_lock ||
 	    !hp_life_is_gone(processes->control, processes->identity, id))
 		return false;
-	if (hp_slots_process_has_thread(processes->slots, HP_SLOTS_MAX, id))
+	if (hp_slots_held_by(processes->slots, HP_SLOTS_MAX, id))
 		return false;
 	if (!atomic_compare_exchange_strong(&process->state, &expected, HP_PROCESS_CLAIMED))
 		return false;

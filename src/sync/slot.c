@@ -54,14 +54,14 @@ void hp_slot_release(struct hp_slot *slot)
 	pthread_mutex_unlock(&slot->life);
 }
 
-bool hp_slots_process_has_thread(struct hp_slot *slots, uint32_t count, uint32_t process)
+uint32_t hp_slots_held_by(struct hp_slot *slots, uint32_t count, uint32_t process)
 {
-	for (uint32_t i = 0; i < count; i++) {
+	for (uint32_t i = count; i-- > 0;) {
 		if (atomic_load(&slots[i].process) != process)
 			continue;
 		if (!take_life(&slots[i]))
-			return true;
+			return i + 1;
 		hp_slot_release(&slots[i]);
 	}
-	return false;
+	return 0;
 }

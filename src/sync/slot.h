@@ -42,7 +42,9 @@ int hp_slots_init(struct hp_slot *slots, uint32_t count);
 struct hp_slot *hp_slot_claim(struct hp_slot *slots, uint32_t count, uint32_t process);
 /* By the thread that holds it. Signals must be blocked. */
 void hp_slot_release(struct hp_slot *slot);
-/* True if a live thread of that process holds a slot. Not signal safe. */
-bool hp_slots_process_has_thread(struct hp_slot *slots, uint32_t count, uint32_t process);
+/*
+ * How many slots, from the first on, hold all that live threads of that process have; 0: it has none. Signals are blocked.
+ */
+uint32_t hp_slots_held_by(struct hp_slot *slots, uint32_t count, uint32_t process);
 
 #endif

@@ -24,7 +24,7 @@ static void test_sections(void **state)
 	}
 	/* What one section holds is not in another's, nor in the header. */
 	assert_int_equal(hp_arena_verify(&arena, specs), 0);
-	hp_arena_destroy(&arena, -1);
+	hp_arena_destroy(&arena, 0, 0);
 	assert_null(arena.header);
 }
 
@@ -53,7 +53,7 @@ static void test_signature(void **state)
 	arena.size -= HP_BASE_PAGE_SIZE;
 	*(char *)arena.header ^= 1;
 	assert_int_equal(hp_arena_verify(&arena, specs), -EPROTO);
-	hp_arena_destroy(&arena, -1);
+	hp_arena_destroy(&arena, 0, 0);
 }
 
 /* ---- records ---------------------------------------------------------------------------------------------------- */

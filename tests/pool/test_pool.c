@@ -461,6 +461,50 @@ static void test_too_large(void)
 	options = options_for(UINT64_C(1) << 21, HP_BACKING_HUGETLB);
 	EXPECT(try_pool(&options) < 0);
 	EXPECT(error.message[0]);
+	/* The same in other memory, where filling would end with somebody being killed. */
+	for (hp_backing backing = HP_BACKING_AUTO; backing <= HP_BACKING_BASE; backing++) {
+		options = options_for(UINT64_C(1) << 21, backing);
+		EXPECT(try_pool(&options) < 0);
+		if (backing != HP_BACKING_HUGETLB)
+			EXPECT(error.limit == HP_LIMIT_MEMORY || error.limit == HP_LIMIT_CGROUP);
+		EXPECT(error.message[0]);
+	}
+}
+
+/* ---- a control group with little memory ------------------------------------------------------------------------- */
+
+#define MEMORY_GROUPS "/sys/fs/cgroup/memory" /* version 1 */
+#define MEMORY_GROUP_FRAMES 64
+
+static void want_too_much(void *context)
+{
+	hp_pool_options options = options_for(2 * MEMORY_GROUP_FRAMES, HP_BACKING_BASE);
+	char pid[16];
+
+	snprintf(pid, sizeof(pid), "%d", getpid());
+	EXPECT(write_file(context, "cgroup.procs", pid));
+	EXPECT_EQ(try_pool(&options), -ENOMEM);
+	EXPECT_EQ(error.limit, HP_LIMIT_CGROUP);
+	options = options_for(MEMORY_GROUP_FRAMES / 2, HP_BACKING_BASE);
+	EXPECT_OK(try_pool(&options));
+	use_all(MEMORY_GROUP_FRAMES / 2);
+	end_pool();
+}
+
+static void test_group_with_little_memory(void)
+{
+	char folder[64], bytes[32];
+	int status = -1;
+
+	snprintf(folder, sizeof(folder), MEMORY_GROUPS "/hugepool-test-%d", getpid());
+	snprintf(bytes, sizeof(bytes), "%lu", MEMORY_GROUP_FRAMES * FRAME);
+	if (mkdir(folder, 0755))
+		skip_test("no memory control group can be made");
+	if (write_file(folder, "memory.limit_in_bytes", bytes))
+		status = end_of(start_child(want_too_much, folder));
+	for (unsigned tries = 0; rmdir(folder) && tries < 100; tries++)
+		usleep(10000); /* the group empties when the child is reaped */
+	EXPECT_EQ(status, 0);
 }
 
 /* ---- filling in the background ---------------------------------------------------------------------------------- */
@@ -798,6 +842,7 @@ int main(void)
 		REAL_TEST(test_options),
 		REAL_TEST(test_too_many_pools),
 		REAL_TEST(test_too_large),
+		REAL_TEST(test_group_with_little_memory),
 		REAL_TEST(test_background),
 		REAL_TEST(test_background_that_fails),
 		REAL_TEST(test_workers_zero),

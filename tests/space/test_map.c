@@ -4,6 +4,8 @@
  */
 #include "real.h"
 
+#include <sys/stat.h>
+
 #include <sys/resource.h>
 #include <ucontext.h>
 
@@ -54,6 +56,39 @@ static void test_lazy_mappings_share(void)
 static void test_ready_and_lazy_share(void)
 {
 	two_mappings_share(0, LAZY);
+}
+
+/* Its own files come under the numbers of the descriptors that it closed: nothing of the pool may get into them. */
+static void close_everything(void *unused)
+{
+	char name[] = "/tmp/hugepool-test-XXXXXX";
+	char *there;
+	void *refused;
+	hp_file file;
+	struct stat status;
+	int own = -1;
+
+	(void)unused;
+	make_pool(2 * PAGES, NULL);
+	file = make_file(2 * PAGES);
+	there = map(file, PAGES, 0);
+	EXPECT_EQ(close_range(3, ~0u, 0), 0);
+	for (unsigned i = 0; i < 16; i++) {
+		own = i ? dup(own) : mkstemp(name);
+		EXPECT(own >= 0);
+	}
+	unlink(name);
+	EXPECT(hp_map(file, PAGES * FRAME, PAGES * FRAME, RW, 0, &refused, &error) < 0);
+	write_tag(there, 7);
+	EXPECT(has_tag(there, 7));
+	EXPECT_EQ(fstat(own, &status), 0);
+	EXPECT_EQ(status.st_size, 0);
+	_exit(0);
+}
+
+static void test_descriptors_closed_by_the_program(void)
+{
+	run_child(close_everything, NULL);
 }
 
 static void test_part_of_a_file(void)
@@ -944,6 +979,7 @@ int main(void)
 		REAL_TEST(test_neighbours_are_foreign),
 		REAL_TEST(test_program_replaces_the_handler),
 		REAL_TEST(test_protected_by_the_program),
+		REAL_TEST(test_descriptors_closed_by_the_program),
 		REAL_TEST(test_window_1),
 		REAL_TEST(test_window_16_sequential),
 		REAL_TEST(test_window_16_random),

@@ -585,7 +585,7 @@ static bool has_run(unsigned i, uint64_t want)
 	bool found = false;
 
 	must(hp_pool_enter(pools[i].handle.id, &t, &error) == 0, "hp_pool_enter");
-	hp_workers_pause(t);
+	hp_workers_pause(t, INT64_MAX);
 	for (uint64_t f = 0; f < frames && !found; f++) {
 		enum hp_frame_state state = hp_frame_state(hp_frame_load(&view->frames[f]));
 

@@ -250,7 +250,7 @@ static void test_slots(void **state)
 	slots = mmap(NULL, SLOTS * sizeof(slots[0]), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	assert_ptr_not_equal(slots, MAP_FAILED);
 	assert_int_equal(hp_slots_init(slots, SLOTS), 0);
-	assert_false(hp_slots_process_has_thread(slots, SLOTS, 7));
+	assert_false(hp_slots_held_by(slots, SLOTS, 7));
 	for (unsigned i = 0; i < SLOTS; i++) {
 		held[i] = hp_slot_claim(slots, SLOTS, 5);
 		assert_non_null(held[i]);
@@ -258,20 +258,20 @@ static void test_slots(void **state)
 			assert_int_not_equal(hp_slot_owner(held[i]), hp_slot_owner(held[j]));
 	}
 	assert_null(hp_slot_claim(slots, SLOTS, 5));
-	assert_true(hp_slots_process_has_thread(slots, SLOTS, 5));
+	assert_true(hp_slots_held_by(slots, SLOTS, 5));
 	hp_slot_release(held[2]);
 	generation = atomic_load(&held[2]->generation);
 	threads_run(1, claim_and_release, held, 0);
 	/* A thread that ends without a word is found out. */
 	threads_run(1, claim_and_end, held, 0);
 	assert_int_equal(atomic_load(&held[2]->process), 7);
-	assert_false(hp_slots_process_has_thread(slots, SLOTS, 7));
+	assert_false(hp_slots_held_by(slots, SLOTS, 7));
 	threads_run(1, claim_and_end, held, 0);
 	assert_ptr_equal(hp_slot_claim(slots, SLOTS, 5), held[2]);
 	assert_true(atomic_load(&held[2]->generation) >= generation + 4);
 	for (unsigned i = 0; i < SLOTS; i++)
 		hp_slot_release(held[i]);
-	assert_false(hp_slots_process_has_thread(slots, SLOTS, 5));
+	assert_false(hp_slots_held_by(slots, SLOTS, 5));
 	munmap(slots, SLOTS * sizeof(slots[0]));
 }
 
