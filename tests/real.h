@@ -401,4 +401,10 @@ static inline void expect_killed(void (*run)(void *), void *context, int by)
 	EXPECT_EQ(WTERMSIG(status), by);
 }
 
+/* For expect_killed. */
+static inline void touch_it(void *address)
+{
+	touch(address);
+}
+
 #endif

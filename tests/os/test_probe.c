@@ -266,24 +266,24 @@ static void test_cgroup_v2(void **state)
 {
 	put_pool();
 	put("/proc/self/mountinfo", "30 22 0:27 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n");
-	put("/proc/self/cgroup", "0::/work/inner\n");
+	put("/proc/self/cgroup", "0::/group/inner\n");
 	/* The outer group has the lower limit, the inner one less room. */
-	put("/sys/fs/cgroup/work/hugetlb.2MB.max", "8388608\n");
-	put("/sys/fs/cgroup/work/hugetlb.2MB.current", "0\n");
-	put("/sys/fs/cgroup/work/inner/hugetlb.2MB.max", "20971520\n");
-	put("/sys/fs/cgroup/work/inner/hugetlb.2MB.current", "18874368\n");
-	put("/sys/fs/cgroup/work/inner/hugetlb.2MB.rsvd.max", "max\n");
-	put("/sys/fs/cgroup/work/inner/hugetlb.2MB.rsvd.current", "4194304\n");
-	put("/sys/fs/cgroup/work/inner/hugetlb.1GB.max", "0\n");
-	put("/sys/fs/cgroup/work/memory.max", "1048576\n");
-	put("/sys/fs/cgroup/work/inner/memory.max", "max\n");
-	put("/sys/fs/cgroup/work/inner/memory.current", "4096\n");
+	put("/sys/fs/cgroup/group/hugetlb.2MB.max", "8388608\n");
+	put("/sys/fs/cgroup/group/hugetlb.2MB.current", "0\n");
+	put("/sys/fs/cgroup/group/inner/hugetlb.2MB.max", "20971520\n");
+	put("/sys/fs/cgroup/group/inner/hugetlb.2MB.current", "18874368\n");
+	put("/sys/fs/cgroup/group/inner/hugetlb.2MB.rsvd.max", "max\n");
+	put("/sys/fs/cgroup/group/inner/hugetlb.2MB.rsvd.current", "4194304\n");
+	put("/sys/fs/cgroup/group/inner/hugetlb.1GB.max", "0\n");
+	put("/sys/fs/cgroup/group/memory.max", "1048576\n");
+	put("/sys/fs/cgroup/group/inner/memory.max", "max\n");
+	put("/sys/fs/cgroup/group/inner/memory.current", "4096\n");
 
 	const struct hp_probe_pool *pool = read_tree();
 	assert_string_equal(probe.cgroup, "v2");
 	assert_int_equal(pool->cgroup.bytes, 20971520);
 	assert_int_equal(pool->cgroup.used_bytes, 18874368);
-	assert_string_equal(pool->cgroup.file, "/sys/fs/cgroup/work/inner/hugetlb.2MB.max");
+	assert_string_equal(pool->cgroup.file, "/sys/fs/cgroup/group/inner/hugetlb.2MB.max");
 	assert_int_equal(pool->cgroup_rsvd.bytes, -1);
 	assert_int_equal(pool->cgroup_rsvd.used_bytes, 4194304);
 	assert_string_equal(pool->cgroup_rsvd.file, "");
