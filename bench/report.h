@@ -11,7 +11,9 @@
 /* The median of the series with this engine and the default variant; NaN if there is none. */
 double report_default_median(const struct bench_run *run, const char *engine, unsigned metric);
 
-/* {"version", "bench", "params", "env", "rows", "discarded", "ratios"}; params and env are taken over, NULL: left out.
+/*
+ * {"version", "bench", "params", "env", "rows", "discarded", "ratios"}; params and env are taken over, NULL: left
+ * out.
  */
 json_t *report_json(const struct bench_run *run, json_t *params, json_t *env);
 void report_json_print(json_t *report, FILE *out); /* and frees it */

@@ -117,7 +117,8 @@ void *hp_range_map_find(struct hp_range_map *map, uintptr_t address)
 {
 	const struct hp_range_root *root = atomic_load_explicit(&map->root, memory_order_acquire);
 
-	/* A range belongs to the leaf of its start and may reach beyond the leaf's span: step back over empty leaves.
+	/*
+	 * A range belongs to the leaf of its start and may reach beyond the leaf's span: step back over empty leaves.
 	 */
 	for (uint32_t c = root ? child_of(root, address) + 1 : 0; c-- > 0;) {
 		const struct leaf *leaf = child_leaf(&root->child[c]);

@@ -32,7 +32,9 @@ struct hp_range_map {
 
 /* -EEXIST: it overlaps a range that is there. -ENOMEM. Nothing has changed then. */
 int hp_range_map_insert(struct hp_range_map *map, uintptr_t start, uintptr_t end, void *value);
-/* Removes the range that starts exactly there; *value is what it had, NULL if there is none. -ENOMEM: nothing changed.
+/*
+ * Removes the range that starts exactly there; *value is what it had, NULL if there is none. -ENOMEM: nothing
+ * changed.
  */
 int hp_range_map_remove(struct hp_range_map *map, uintptr_t start, void **value);
 /* The value whose range holds the address, or NULL. Readers. Signal safe. */

@@ -41,7 +41,8 @@ static inline void hp_index_remove(struct hp_index index, uint32_t page)
 	atomic_store_explicit(&index.entry[page], 0, memory_order_release);
 }
 
-/* How many of the pages from `page` on, up to `most`, lie in frames that follow each other; 0 if the first is absent.
+/*
+ * How many of the pages from `page` on, up to `most`, lie in frames that follow each other; 0 if the first is absent.
  */
 static inline uint32_t hp_index_run(struct hp_index index, uint32_t page, uint32_t most)
 {

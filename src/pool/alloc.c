@@ -16,7 +16,9 @@ static bool map_extent(struct hp_pool_view *view, hp_frame_id first, uint32_t fr
 	return hp_direct(view, first + frames - 1) != NULL;
 }
 
-/* Committed frames become an extent. Signals are blocked. -ENOSPC: there are not as many in a row; -ENOMEM: no mapping.
+/*
+ * Committed frames become an extent. Signals are blocked. -ENOSPC: there are not as many in a row; -ENOMEM: no
+ * mapping.
  */
 static int take_extent(struct hp_thread *t, uint32_t frames, hp_frame_id *first)
 {

@@ -20,7 +20,8 @@ struct hp_taken {
 	uint32_t zeroed; /* of these */
 };
 
-/* Takes up to `want` committed frames in a row, from `hint` on if that is free, else from the best place; at least 1.
+/*
+ * Takes up to `want` committed frames in a row, from `hint` on if that is free, else from the best place; at least 1.
  */
 struct hp_taken hp_take(struct hp_thread *t, hp_frame_id hint, uint32_t want);
 /* Takes exactly `want` committed frames in a row, aligned to a region if `want` is a multiple of it

@@ -24,7 +24,9 @@ struct hp_background_fill {
 
 /* ---- layout ----------------------------------------------------------------------------------------------------- */
 
-/* A file's index and maps take less than 5 bytes a page: room for files of 8 times the pool, and 4 base pages for each.
+/*
+ * A file's index and maps take less than 5 bytes a page: room for files of 8 times the pool, and 4 base pages for
+ * each.
  */
 static uint64_t index_pages_for(uint64_t frames)
 {

@@ -38,7 +38,9 @@ struct hp_mapping {
 	uint32_t vma; /* its record; 0: not registered (a child that is not a member). Changes at fork, under the space
 	                 lock */
 
-	/* Lazy mappings: a bit a page, set when the page has been mapped; and, by chunk of the file, how many are set.
+	/*
+	 * Lazy mappings: a bit a page, set when the page has been mapped; and, by chunk of the file, how many are
+	 * set.
 	 */
 	_Atomic uint64_t *mapped;
 	_Atomic uint16_t *chunk_mapped;

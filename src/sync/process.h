@@ -42,7 +42,9 @@ uint32_t hp_process_claim(struct hp_processes *processes, int32_t pid, void **lo
 /* Frees a record whose books are empty: the caller's own, with its lock, or one that it has buried. */
 void hp_process_release(struct hp_processes *processes, uint32_t id, void *lock);
 bool hp_process_is_live(const struct hp_processes *processes, uint32_t id);
-/* If the process is proven dead its record becomes the caller's, who takes back what it had and releases it; true then.
+/*
+ * If the process is proven dead its record becomes the caller's, who takes back what it had and releases it; true
+ * then.
  */
 bool hp_process_bury(struct hp_processes *processes, uint32_t id);
 
