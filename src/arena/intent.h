@@ -21,7 +21,6 @@ enum hp_intent_kind {
 	HP_INTENT_RESERVE,      /* file, page, pages: pages become promised */
 	HP_INTENT_EXTENT_TAKE,  /* frame, frames */
 	HP_INTENT_EXTENT_GIVE,  /* frame, frames */
-	HP_INTENT_ZERO,         /* frame, frames: dirty frames become zeroed */
 	HP_INTENT_FILE_CREATE,  /* file */
 	HP_INTENT_FILE_DESTROY, /* file */
 	HP_INTENT_MAP,          /* file, page, pages, record of the mapping */

@@ -36,7 +36,7 @@ int hp_file_enter(hp_file file, struct hp_thread **t, struct hp_file_use *use, h
 
 	if (!view || number == 0 || number >= HP_FILES_MAX || generation == 0)
 		return hp_fail(error, -EBADF, HP_LIMIT_NONE, "this file is closed, or the handle never was one");
-	result = hp_pool_enter((uint64_t)view->generation << 8 | (view->index + 1), t, error);
+	result = hp_pool_enter_view(view, t, error);
 	if (result)
 		return result;
 	record = hp_file_at(view, number);

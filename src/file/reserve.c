@@ -3,7 +3,6 @@
 
 #include "base/bitmap.h"
 #include "pool/extent.h"
-#include "pool/workers.h"
 
 #include <errno.h>
 
@@ -77,10 +76,8 @@ int hp_reserve_promise(struct hp_thread *t, struct hp_file_use use, uint32_t fir
 			break;
 		committed += missing;
 	}
-	if (committed) {
-		hp_uncommit(t->pool, committed);
-		hp_workers_notify(t->pool);
-	}
+	if (committed)
+		hp_pool_unpromise(t->pool, committed);
 	return result;
 }
 
@@ -140,8 +137,7 @@ void hp_reserve_drop(struct hp_thread *t, struct hp_file_record *file)
 	uint64_t unpromised, reserved = hp_reserve_count(t->pool, file, &unpromised);
 
 	count_reserved(t, file, -(int64_t)reserved);
-	hp_uncommit(t->pool, reserved);
-	hp_workers_notify(t->pool);
+	hp_pool_unpromise(t->pool, reserved);
 }
 
 bool hp_reserve_is_taken(const struct hp_pool_view *view, const struct hp_file_record *file, uint32_t page)

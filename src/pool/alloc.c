@@ -85,8 +85,7 @@ int hp_alloc(hp_pool pool, uint64_t size, void **address, hp_error *error)
 		*address = hp_direct(t->pool, first);
 		return 0;
 	}
-	hp_uncommit(t->pool, frames);
-	hp_workers_notify(t->pool);
+	hp_pool_unpromise(t->pool, frames);
 	if (result == -ENOSPC)
 		return hp_fail(error, -ENOMEM, HP_LIMIT_POOL,
 		               "enough frames are free, but no %lu of them in a row; ask for smaller extents", frames);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The direct map: the pool's own mapping of its memory, where frames are zeroed, read and written by us and extents of
- * hp_alloc live. Each segment's regions are mapped in one piece, aligned and with the flags of ready mappings: being
+ * hp_alloc live. Each region is mapped in one piece, aligned and with the flags of ready mappings: being
  * populated, it is what the kernel takes the shared page tables from.
  *
  * The process that fills the pool has all of it; a child forked during the fill maps the rest when it comes to it.
@@ -10,7 +10,7 @@
 
 unsigned hp_segment_of(const struct hp_pool_view *view, hp_frame_id frame, uint64_t *offset)
 {
-	uint32_t frames = view->shared->regions / view->shared->segments * HP_REGION_FRAMES;
+	uint32_t frames = hp_segment_frames(view->shared);
 
 	*offset = hp_bytes(frame % frames);
 	return frame / frames;

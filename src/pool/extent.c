@@ -2,7 +2,6 @@
 #include "pool/extent.h"
 
 #include "base/bitmap.h"
-#include "pool/workers.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -86,9 +85,9 @@ static void add_locked(struct hp_pool_view *view, hp_frame_id first, uint32_t co
 
 uint64_t hp_segment_end(const struct hp_pool_view *view, hp_frame_id frame)
 {
-	uint32_t regions = view->shared->regions / view->shared->segments;
+	uint32_t frames = hp_segment_frames(view->shared);
 
-	return ((uint64_t)frame / HP_REGION_FRAMES / regions + 1) * regions * HP_REGION_FRAMES;
+	return ((uint64_t)frame / frames + 1) * frames;
 }
 
 /* Takes what is free from `first` on, up to `want`. */
@@ -261,8 +260,8 @@ struct hp_taken hp_take(struct hp_thread *t, hp_frame_id hint, uint32_t want)
 static hp_frame_id find_run_locked(const struct hp_pool_view *view, unsigned segment, uint32_t want, bool claimed,
                                    bool aligned)
 {
-	uint32_t regions = view->shared->regions / view->shared->segments;
-	uint64_t at = (uint64_t)segment * regions * HP_REGION_FRAMES, end = at + (uint64_t)regions * HP_REGION_FRAMES;
+	uint32_t frames = hp_segment_frames(view->shared);
+	uint64_t at = (uint64_t)segment * frames, end = at + frames;
 
 	while ((at = hp_bitmap_find_set_run(view->free_map, at, end, want)) != HP_BITMAP_NONE) {
 		uint64_t aligned_at = aligned ? hp_align_up(at, HP_REGION_FRAMES) : at, next = aligned_at + 1;
@@ -372,8 +371,7 @@ void hp_release(struct hp_thread *t, hp_frame_id first, uint32_t count)
 	for (uint32_t i = 0; i < count; i++)
 		hp_frame_release(&t->pool->frames[first + i]);
 	hp_put(t, first, count);
-	hp_uncommit(t->pool, count);
-	hp_workers_notify(t->pool);
+	hp_pool_unpromise(t->pool, count);
 }
 
 /* ---- claims ----------------------------------------------------------------------------------------------------- */

@@ -283,6 +283,12 @@ static uint32_t fill_segment(struct hp_thread *t, struct hp_segment_record *segm
 	return got;
 }
 
+void hp_fill_end(struct hp_pool_shared *shared, enum hp_fill_state state)
+{
+	atomic_store(&shared->fill_state, state);
+	hp_futex_wake(&shared->fill_state, INT_MAX);
+}
+
 int hp_pool_fill(struct hp_thread *t, const hp_pool_options *options, hp_error *error)
 {
 	struct hp_pool_view *view = t->pool;
@@ -313,8 +319,7 @@ int hp_pool_fill(struct hp_thread *t, const hp_pool_options *options, hp_error *
 	}
 	atomic_store(&shared->fill_ns, (uint64_t)(hp_now_ns() - start));
 	shared->fill_error = why;
-	atomic_store(&shared->fill_state, got < wanted ? HP_FILL_FAILED : HP_FILL_DONE);
-	hp_futex_wake(&shared->fill_state, INT_MAX);
+	hp_fill_end(shared, got < wanted ? HP_FILL_FAILED : HP_FILL_DONE);
 	if (got == wanted)
 		return 0;
 	if (error)
@@ -330,6 +335,5 @@ void hp_fill_reap(struct hp_pool_view *view, uint32_t process)
 		return;
 	hp_fail(&shared->fill_error, -EPIPE, HP_LIMIT_NONE,
 	        "the process that filled the pool is gone; make another pool");
-	atomic_store(&shared->fill_state, HP_FILL_FAILED);
-	hp_futex_wake(&shared->fill_state, INT_MAX);
+	hp_fill_end(shared, HP_FILL_FAILED);
 }

@@ -137,7 +137,7 @@ static int create_arena(struct hp_pool_view *view, const hp_pool_options *option
 static int create_segments(struct hp_pool_view *view, const hp_pool_options *options, hp_error *error)
 {
 	struct hp_pool_shared *shared = view->shared;
-	uint64_t size = hp_bytes((uint64_t)shared->regions / shared->segments * HP_REGION_FRAMES);
+	uint64_t size = hp_bytes(hp_segment_frames(shared));
 	void *direct;
 	int result;
 
@@ -209,8 +209,7 @@ static void *fill_in_background(void *context)
 	if (hp_thread_enter(filling->view, &t)) {
 		hp_fail(&filling->view->shared->fill_error, -EAGAIN, HP_LIMIT_TABLE,
 		        "no slot for the thread that fills the pool");
-		atomic_store(&filling->view->shared->fill_state, HP_FILL_FAILED);
-		hp_futex_wake(&filling->view->shared->fill_state, INT_MAX);
+		hp_fill_end(filling->view->shared, HP_FILL_FAILED);
 	} else {
 		hp_pool_fill(t, &filling->options, NULL);
 	}
@@ -306,8 +305,7 @@ int hp_pool_close(hp_pool pool)
 	if (!view)
 		return -EBADF;
 	if (!hp_sentinel_is_armed() || !view->process)
-		return -ECHILD; /* a raw clone's record and slots are the parent's; a child without a record has no
-		                   books */
+		return -ECHILD; /* a raw clone's record and slots are the parent's; others without one have no books */
 	if (hp_pool_in_use(view))
 		return -EBUSY;
 	destroy_view(view);
@@ -316,14 +314,10 @@ int hp_pool_close(hp_pool pool)
 
 /* ---- the way in ------------------------------------------------------------------------------------------------- */
 
-int hp_pool_enter(uint64_t id, struct hp_thread **t, hp_error *error)
+int hp_pool_enter_view(struct hp_pool_view *view, struct hp_thread **t, hp_error *error)
 {
-	struct hp_pool_view *view = hp_pool_find(id);
-	int result;
+	int result = hp_thread_enter(view, t);
 
-	if (!view)
-		return hp_fail(error, -EBADF, HP_LIMIT_NONE, "this pool is closed, or the handle never was one");
-	result = hp_thread_enter(view, t);
 	if (result == -ECHILD)
 		return hp_fail(error, result, HP_LIMIT_TABLE,
 		               "this process is not a member of the pool: it came from a raw clone, or %u processes "
@@ -332,6 +326,15 @@ int hp_pool_enter(uint64_t id, struct hp_thread **t, hp_error *error)
 	if (result)
 		return hp_fail(error, result, HP_LIMIT_TABLE, "%u threads use this pool already", HP_SLOTS_MAX);
 	return 0;
+}
+
+int hp_pool_enter(uint64_t id, struct hp_thread **t, hp_error *error)
+{
+	struct hp_pool_view *view = hp_pool_find(id);
+
+	if (!view)
+		return hp_fail(error, -EBADF, HP_LIMIT_NONE, "this pool is closed, or the handle never was one");
+	return hp_pool_enter_view(view, t, error);
 }
 
 int hp_pool_promise(struct hp_thread *t, uint64_t frames, hp_error *error)
@@ -355,6 +358,12 @@ int hp_pool_promise(struct hp_thread *t, uint64_t frames, hp_error *error)
 		               "or free something",
 		               frames, atomic_load(&view->shared->uncommitted));
 	return 0;
+}
+
+void hp_pool_unpromise(struct hp_pool_view *view, uint64_t frames)
+{
+	hp_uncommit(view, frames);
+	hp_workers_notify(view);
 }
 
 /* ---- waiting and figures ---------------------------------------------------------------------------------------- */

@@ -110,8 +110,12 @@ int hp_pool_verify_arena(const struct hp_pool_view *view);
  * When slots have run out it takes those of dead processes first.
  */
 int hp_pool_enter(uint64_t id, struct hp_thread **t, hp_error *error);
+/* The same, for who has found the pool already. */
+int hp_pool_enter_view(struct hp_pool_view *view, struct hp_thread **t, hp_error *error);
 /* Commits frames. When short it first waits for frames that workers have in hand, then takes back what the dead had. */
 int hp_pool_promise(struct hp_thread *t, uint64_t frames, hp_error *error);
+/* So many free frames are promised to nobody any more: workers may zero what is dirty, and hear of it. Signal safe. */
+void hp_pool_unpromise(struct hp_pool_view *view, uint64_t frames);
 
 /* -- options.c --------------------------------------------------------------------------------------------------- */
 
@@ -123,6 +127,12 @@ int hp_options_check(const hp_pool_options *given, hp_pool_options *options, hp_
 
 /* -- direct.c: the pool's own mapping of its memory --------------------------------------------------------------- */
 
+/* All segments have room for as many frames. */
+static inline uint32_t hp_segment_frames(const struct hp_pool_shared *shared)
+{
+	return shared->regions / shared->segments * HP_REGION_FRAMES;
+}
+
 /* The segment record of a frame and the frame's offset in it. */
 unsigned hp_segment_of(const struct hp_pool_view *view, hp_frame_id frame, uint64_t *offset);
 /* The address of a frame, mapped in this process when needed. NULL: it could not be mapped. Signal safe. */
@@ -132,6 +142,8 @@ void *hp_direct(struct hp_pool_view *view, hp_frame_id frame);
 
 /* Fills the pool; its result stands in shared->fill_state and fill_error afterwards. */
 int hp_pool_fill(struct hp_thread *t, const hp_pool_options *options, hp_error *error);
+/* The fill is over; what there is to say stands in shared->fill_error. Wakes who waits. */
+void hp_fill_end(struct hp_pool_shared *shared, enum hp_fill_state state);
 /* The process is dead: a fill that it was in the middle of has failed. */
 void hp_fill_reap(struct hp_pool_view *view, uint32_t process);
 

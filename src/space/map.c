@@ -74,8 +74,7 @@ int hp_mapping_place(const struct hp_mapping *m, uint32_t page, uint32_t pages, 
 	unsigned segment = hp_segment_of(m->pool, frame, &offset);
 
 	/* Numbers go on from one segment to the next; memory does not. */
-	HP_ASSERT(offset + hp_bytes(pages) <=
-	          hp_bytes((uint64_t)m->pool->shared->regions / m->pool->shared->segments * HP_REGION_FRAMES));
+	HP_ASSERT(offset + hp_bytes(pages) <= hp_bytes(hp_segment_frames(m->pool->shared)));
 	return os->ops->map(os, (void *)(m->start + hp_bytes(page - m->first)), hp_bytes(pages), m->prot,
 	                    m->pool->segment[segment], offset, os_flags);
 }
