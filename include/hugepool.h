@@ -124,6 +124,10 @@ typedef struct hp_pool_options {
 	 * "key=value" pairs with blanks between, NULL for the defaults:
 	 *   fault_window=N   most pages mapped by one lazy fault, a power of two from 1 to 512 (default 16)
 	 *   fault_mutexes=N  mutexes that order faults: 1 or a power of two (default: by number of CPUs); 0 is unsafe
+	 *   fault_sleep_us=N sleeps under the mutex, as if taking a frame lasted so long (for measurements; default 0)
+	 *   file_lock=WORD   what orders faults against truncation and fork: biased (the default, its readers share no
+	 *                    cache line), invalidate, vma, rwsem; none is unsafe
+	 *   resv_lock=WORD   the lock over reservations: file (one each, the default) or global
 	 *   zero_mb_per_s=N  how fast each worker zeroes at most (default 0: no limit; they only use idle time)
 	 */
 	const char *tuning;
@@ -197,6 +201,64 @@ int hp_pool_stats_get(hp_pool pool, hp_pool_stats *stats);
  */
 int hp_pool_check(hp_pool pool, hp_error *error);
 
+/* ---- Statistics of locks --------------------------------------------------------------------------------------- */
+
+/*
+ * One row for each class of locks and mode, over all processes of the pool. Times are in ns; waits are of contended
+ * acquisitions, all of which are measured. An acquisition that nobody stands in the way of is counted and reads no clock,
+ * but for one in `sampled`: hold times and acq_bounces are of these alone.
+ */
+#define HP_LOCK_POINTS 8
+#define HP_LOCK_NAME_SIZE 64
+
+typedef struct hp_lock_place {
+	char name[HP_LOCK_NAME_SIZE]; /* "function (file.c:12)" */
+	uint64_t count;
+} hp_lock_place;
+
+typedef struct hp_lock_times {
+	uint64_t count, min, max, total;
+} hp_lock_times;
+
+typedef struct hp_lock_stat {
+	char name[24];    /* of the class: "file" */
+	char mode;        /* 'W' or 'R'; 0 for a mutex */
+	uint32_t sampled; /* one acquisition of so many */
+	uint64_t acquisitions, acq_bounces, contentions, con_bounces;
+	uint64_t deaths; /* owners and readers that ended without letting go, and were found */
+	hp_lock_times wait, hold;
+	hp_lock_place waiter[HP_LOCK_POINTS]; /* where those who waited stood; ends with a count of 0 */
+	hp_lock_place holder[HP_LOCK_POINTS]; /* where those whom they found there had taken it */
+} hp_lock_stat;
+
+#define HP_LOCK_STATS_MAX 32
+
+/*
+ * Fills at most `*count` rows, which is set to their number. Classes that were never taken are left out.
+ * `struct_size` is sizeof(hp_lock_stat). Errors: -EINVAL struct_size is another one; -EBADF. Takes no lock.
+ */
+int hp_pool_lockstat(hp_pool pool, hp_lock_stat *rows, unsigned *count, size_t struct_size);
+
+typedef enum hp_lockstat_action { HP_LOCKSTAT_OFF = 0, HP_LOCKSTAT_ON, HP_LOCKSTAT_RESET } hp_lockstat_action;
+
+/* Statistics are on from the start. Takes effect for all processes of the pool. Errors: -EINVAL, -EBADF. */
+int hp_pool_lockstat_set(hp_pool pool, hp_lockstat_action action);
+
+/*
+ * The same for the pools of another running process, by number from 0 on. Needs the right to trace it (ptrace(2)).
+ * Errors: -ESRCH no such process; -ENOENT it has no pool of that number; -EACCES; -EPROTO the pool was made by another
+ * version of the library; each with a sentence in `error`.
+ */
+int hp_process_lockstat(int pid, unsigned number, hp_lock_stat *rows, unsigned *count, size_t struct_size,
+                        hp_error *error);
+int hp_process_lockstat_set(int pid, unsigned number, hp_lockstat_action action, hp_error *error);
+
+/*
+ * Writes rows in the layout of the kernel's /proc/lock_stat, version 0.4, with times in us. Returns the length that it
+ * has without the limit, as snprintf(3) does.
+ */
+size_t hp_lockstat_format(const hp_lock_stat *rows, unsigned count, char *text, size_t size);
+
 /* ---- Extents without a file ------------------------------------------------------------------------------------ */
 
 /*
@@ -228,6 +290,13 @@ int hp_file_close(hp_file file);
  */
 int hp_file_allocate(hp_file file, uint64_t offset, uint64_t length, hp_error *error);
 
+/*
+ * Changes the size of a file, up to what it was made with. What lies beyond the new end is given back to the pool; after
+ * growing again it is absent and reads as zeroes. Errors: -EINVAL not a multiple of HP_FRAME_SIZE; -EFBIG more than the
+ * file was made with; -EBUSY a mapping, of any process, reaches beyond the new end: nothing has changed.
+ */
+int hp_file_truncate(hp_file file, uint64_t size, hp_error *error);
+
 typedef struct hp_file_stat {
 	uint32_t struct_size; /* set by the caller */
 	uint32_t mappings;    /* of all processes */
@@ -249,7 +318,7 @@ int hp_file_stat_get(hp_file file, hp_file_stat *stat);
  * Limits: system calls answer EFAULT on pages not touched yet; SIGSEGV must not be blocked where a page may be touched for
  * the first time, and an alternate signal stack needs 8 KiB beyond the processor's minimum; a program that replaces the
  * SIGSEGV handler must call hp_handle_fault() from its own; a page never touched costs a reservation, not a frame. A pool
- * knows up to 2048 threads and 511 processes at a time: the first touch of one more cannot be resolved.
+ * knows up to 2047 threads and 511 processes at a time: the first touch of one more cannot be resolved.
  */
 #define HP_MAP_LAZY 1u
 

@@ -41,12 +41,11 @@ static uint64_t signature_of(const struct hp_section_spec *specs)
 	return hash;
 }
 
-int hp_arena_create(struct hp_os *os, const struct hp_section_spec *specs, struct hp_arena *arena, hp_error *error)
+/* Where each section begins, and the end. Returns their number. */
+static unsigned lay_out(const struct hp_section_spec *specs, uint64_t *offset)
 {
-	uint64_t offset[HP_ARENA_SECTIONS_MAX + 1], end = HP_BASE_PAGE_SIZE;
+	uint64_t end = HP_BASE_PAGE_SIZE;
 	unsigned sections = 0;
-	void *base;
-	int result;
 
 	for (; specs[sections].record_size; sections++) {
 		HP_ASSERT(sections < HP_ARENA_SECTIONS_MAX);
@@ -54,7 +53,17 @@ int hp_arena_create(struct hp_os *os, const struct hp_section_spec *specs, struc
 		end = hp_align_up(end + specs[sections].record_size * specs[sections].count, HP_BASE_PAGE_SIZE);
 	}
 	offset[sections] = end;
+	return sections;
+}
 
+int hp_arena_create(struct hp_os *os, const struct hp_section_spec *specs, struct hp_arena *arena, hp_error *error)
+{
+	uint64_t offset[HP_ARENA_SECTIONS_MAX + 1], end;
+	unsigned sections = lay_out(specs, offset);
+	void *base;
+	int result;
+
+	end = offset[sections];
 	result = os->ops->control_create(os, end, &base, &arena->handle);
 	if (result == -EFBIG)
 		return hp_fail(error, result, HP_LIMIT_NONE,
@@ -90,12 +99,29 @@ void hp_arena_destroy(struct hp_arena *arena, unsigned section, uint64_t bytes)
 	*arena = (struct hp_arena){.handle = HP_NO_SEGMENT};
 }
 
+bool hp_arena_adopt(struct hp_arena *arena, void *base, uint64_t size, unsigned sections, uint64_t first_bytes)
+{
+	const struct hp_arena_header *header = base;
+
+	if (size < HP_BASE_PAGE_SIZE + first_bytes || memcmp(header->magic, magic, sizeof(magic)) != 0 ||
+	    header->version != HP_ARENA_VERSION || header->size != size || header->sections != sections)
+		return false;
+	for (unsigned i = 0; i <= sections; i++)
+		if (header->offset[i] < HP_BASE_PAGE_SIZE || header->offset[i] > size)
+			return false;
+	*arena = (struct hp_arena){.header = base, .size = size, .handle = HP_NO_SEGMENT};
+	return header->offset[0] == HP_BASE_PAGE_SIZE;
+}
+
 int hp_arena_verify(const struct hp_arena *arena, const struct hp_section_spec *specs)
 {
 	const struct hp_arena_header *header = arena->header;
+	uint64_t offset[HP_ARENA_SECTIONS_MAX + 1];
+	unsigned sections = lay_out(specs, offset);
 
 	if (memcmp(header->magic, magic, sizeof(magic)) != 0 || header->version != HP_ARENA_VERSION ||
-	    header->size != arena->size || header->signature != signature_of(specs))
+	    header->size != arena->size || header->signature != signature_of(specs) || header->sections != sections ||
+	    offset[sections] != arena->size || memcmp(header->offset, offset, (sections + 1) * sizeof(offset[0])) != 0)
 		return -EPROTO;
 	return 0;
 }

@@ -13,7 +13,7 @@
 #include "base/units.h"
 #include "os/os.h"
 
-#define HP_ARENA_VERSION 1u
+#define HP_ARENA_VERSION 2u
 #define HP_ARENA_SECTIONS_MAX 24
 
 struct hp_section_spec {
@@ -34,6 +34,11 @@ struct hp_arena { /* one process's view */
 int hp_arena_create(struct hp_os *os, const struct hp_section_spec *specs, struct hp_arena *arena, hp_error *error);
 /* Unmaps all of it, except for the first `bytes` of a section, whose pages stay, unreachable through `arena`. */
 void hp_arena_destroy(struct hp_arena *arena, unsigned section, uint64_t bytes);
+/*
+ * Control memory of `size` bytes that somebody else made: true if it has so many sections, the first of them with room
+ * for so many bytes. Then it can be verified; nothing else in it is to be trusted before.
+ */
+bool hp_arena_adopt(struct hp_arena *arena, void *base, uint64_t size, unsigned sections, uint64_t first_bytes);
 /* 0, or -EPROTO: made by something that lays these sections out differently. */
 int hp_arena_verify(const struct hp_arena *arena, const struct hp_section_spec *specs);
 /* The first record of the section with this index in the list. 64-byte aligned. */

@@ -25,8 +25,8 @@ enum hp_intent_kind {
 	HP_INTENT_FILE_DESTROY, /* file */
 	HP_INTENT_MAP,          /* file, page, pages, record of the mapping */
 	HP_INTENT_UNMAP,
-	HP_INTENT_FORK, /* process: the child's record */
-	HP_INTENT_REAP, /* process */
+	HP_INTENT_TRUNCATE, /* file, page: the new end */
+	HP_INTENT_FORK,     /* process: the child's record */
 };
 
 struct hp_intent {

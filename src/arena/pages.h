@@ -29,9 +29,12 @@ static inline uint64_t hp_pages_bitmap_bytes(uint64_t count)
 
 void hp_pages_init(struct hp_page_store *store, uint32_t count);
 /* A zeroed run of at least `bytes`; 0 if there is none. */
-uint32_t hp_pages_take(struct hp_page_store *store, uint64_t bytes, hp_owner owner);
+uint32_t hp_pages_take(struct hp_page_store *store, uint64_t bytes, const struct hp_locker *who);
 /* `bytes` as it was taken; 0 pages is a no-op. */
-void hp_pages_give(struct hp_page_store *store, uint32_t page, uint64_t bytes, hp_owner owner);
+void hp_pages_give(struct hp_page_store *store, uint32_t page, uint64_t bytes, const struct hp_locker *who);
+
+/* The lock's owner died inside: counts again. Under the lock. */
+void hp_pages_repair(struct hp_page_store *store);
 
 static inline void *hp_pages_at(const struct hp_page_store *store, uint32_t page)
 {

@@ -23,11 +23,11 @@ static void clear(uint32_t *record, size_t size)
 		atomic_store_explicit((_Atomic uint32_t *)&record[i], 0, memory_order_relaxed);
 }
 
-uint32_t hp_table_take(struct hp_table *table, void *records, size_t record_size, hp_owner owner)
+uint32_t hp_table_take(struct hp_table *table, void *records, size_t record_size, const struct hp_locker *who)
 {
 	uint32_t number;
 
-	hp_mutex_lock(&table->lock, owner);
+	hp_mutex_lock(&table->lock, who, HP_CLASS_TABLE);
 	number = table->free;
 	if (number)
 		table->free = *record_at(records, record_size, number);
@@ -37,16 +37,27 @@ uint32_t hp_table_take(struct hp_table *table, void *records, size_t record_size
 		clear(record_at(records, record_size, number), record_size);
 		atomic_fetch_add_explicit(&table->live, 1, memory_order_relaxed);
 	}
-	hp_mutex_unlock(&table->lock);
+	hp_mutex_unlock(&table->lock, who);
 	return number;
 }
 
-void hp_table_give(struct hp_table *table, void *records, size_t record_size, uint32_t number, hp_owner owner)
+void hp_table_give(struct hp_table *table, void *records, size_t record_size, uint32_t number,
+                   const struct hp_locker *who)
 {
 	HP_ASSERT(number > 0 && number < table->capacity);
-	hp_mutex_lock(&table->lock, owner);
+	hp_mutex_lock(&table->lock, who, HP_CLASS_TABLE);
 	*record_at(records, record_size, number) = table->free;
 	table->free = number;
 	atomic_fetch_sub_explicit(&table->live, 1, memory_order_relaxed);
-	hp_mutex_unlock(&table->lock);
+	hp_mutex_unlock(&table->lock, who);
+}
+
+/* A record that was on its way in or out stays out: it counts as live. */
+void hp_table_repair(struct hp_table *table, void *records, size_t record_size)
+{
+	uint32_t free = 0;
+
+	for (uint32_t number = table->free; number && free < table->fresh; free++)
+		number = *record_at(records, record_size, number);
+	atomic_store(&table->live, table->fresh - 1 - free);
 }

@@ -15,5 +15,6 @@ enum {
 
 int hp_cli_info(int argc, char **argv);
 int hp_cli_bench(int argc, char **argv);
+int hp_cli_lockstat(int argc, char **argv);
 
 #endif

@@ -15,6 +15,7 @@ static const struct command {
 } commands[] = {
 	{"info", hp_cli_info, "what this machine offers for huge pages, and what stands in the way"},
 	{"bench", hp_cli_bench, "every workload on the kernel and on hugepool, side by side"},
+	{"lockstat", hp_cli_lockstat, "where a running program's threads wait for the locks of its pools"},
 };
 
 static const struct command *find_command(const char *name)
@@ -44,6 +45,7 @@ static void print_help(FILE *out)
 	      "  hugepool info                 look at this machine\n"
 	      "  hugepool info --json          the same for programs\n"
 	      "  hugepool bench --help         which workloads there are\n"
+	      "  hugepool lockstat 1234        what the locks of process 1234's pools did\n"
 	      "\n"
 	      "Exit code: 0 done, 1 failed, 2 wrong usage.\n",
 	      out);

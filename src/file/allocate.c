@@ -38,15 +38,20 @@ static void insert(struct hp_thread *t, struct hp_file_use use, uint32_t page, h
 	atomic_fetch_add_explicit(&use.record->present, count, memory_order_relaxed);
 }
 
-/* The page's token is another's, who is about to insert it. Sleeping lets an owner of lower priority run. */
-static void wait_in_transit(unsigned tries)
+static void sleep_us(uint32_t us)
 {
 	static _Atomic uint32_t never;
 
+	hp_futex_wait(&never, 0, (int64_t)us * 1000);
+}
+
+/* The page's token is another's, who is about to insert it. Sleeping lets an owner of lower priority run. */
+static void wait_in_transit(unsigned tries)
+{
 	if (tries < 10)
 		sched_yield();
 	else
-		hp_futex_wait(&never, 0, 50000);
+		sleep_us(50);
 }
 
 /*
@@ -77,6 +82,9 @@ static int fault_page(struct hp_thread *t, struct hp_file_use use, uint32_t page
 	uint32_t dirty = 1, tokens;
 	int result = 0;
 
+	if (t->pool->shared->fault_sleep_us)
+		sleep_us(t->pool->shared->fault_sleep_us);
+
 	hp_intent_begin(t->intents, HP_INTENT_FAULT, use.number, page, most);
 	tokens = hp_reserve_take(t, use.record, page, most);
 	if (!tokens)
@@ -90,7 +98,7 @@ static int fault_page(struct hp_thread *t, struct hp_file_use use, uint32_t page
 int hp_file_fault_locked(struct hp_thread *t, struct hp_file_use use, uint32_t page, uint32_t window)
 {
 	struct hp_index index = hp_file_index(t->pool, use.record);
-	uint32_t most = (uint32_t)hp_min(1 + (uint64_t)window, use.record->pages - page);
+	uint32_t most = (uint32_t)hp_min(1 + (uint64_t)window, use.record->most_pages - page);
 	uint32_t mutexes = t->pool->shared->fault_mutexes;
 
 	for (unsigned tries = 0; hp_index_lookup(index, page) == HP_NO_FRAME; tries++) {
@@ -99,11 +107,11 @@ int hp_file_fault_locked(struct hp_thread *t, struct hp_file_use use, uint32_t p
 		int result = 0;
 
 		if (mutex)
-			hp_mutex_lock(mutex, t->owner);
+			hp_mutex_lock(mutex, &t->locker, HP_CLASS_FAULT);
 		if (hp_index_lookup(index, page) == HP_NO_FRAME)
 			result = fault_page(t, use, page, most);
 		if (mutex)
-			hp_mutex_unlock(mutex);
+			hp_mutex_unlock(mutex, &t->locker);
 		if (result == -EAGAIN && !mutexes)
 			return -ENOMEM; /* what the mutexes are for */
 		if (result == -EAGAIN)
@@ -147,28 +155,57 @@ static int fill_some_locked(struct hp_thread *t, struct hp_file_use use, uint32_
 	return 0;
 }
 
+/*
+ * The file may have been cut while its lock was not held, and may have grown again since: then what was promised is not.
+ * -EAGAIN: it has to be promised again; -EINVAL: the range lies beyond the end.
+ */
+static int fill_part_locked(struct hp_thread *t, struct hp_file_use use, uint32_t *page, uint32_t end)
+{
+	uint32_t size = atomic_load(&use.record->pages);
+
+	if (end > size) {
+		hp_reserve_cut(t, use.record, size);
+		return -EINVAL;
+	}
+	if (!hp_reserve_is_promised(t, use.record, *page, end - *page))
+		return -EAGAIN;
+	return fill_some_locked(t, use, page, end);
+}
+
+/* Fills a range in parts, as long as its promise holds. *page: where to go on. */
+static int fill_promised(struct hp_thread *t, struct hp_file_use use, uint32_t *page, uint32_t end, sigset_t *saved)
+{
+	for (;;) {
+		int result;
+
+		hp_biased_read_lock(&use.record->lock, &t->locker, HP_CLASS_FILE);
+		result = fill_part_locked(t, use, page, end);
+		hp_biased_read_unlock(&use.record->lock, &t->locker);
+		if (result || *page == end)
+			return result;
+		hp_signals_restore(saved); /* what has been waiting comes in */
+		hp_signals_block(saved);
+	}
+}
+
 int hp_file_fill(struct hp_thread *t, struct hp_file_use use, uint32_t first, uint32_t pages, hp_error *error)
 {
 	uint32_t page = first, end = first + pages;
 	sigset_t saved;
-	int result;
+	int promised, result = 0;
 
 	hp_signals_block(&saved);
-	result = hp_reserve_promise(t, use, first, pages, &saved, error);
-	if (result) {
-		hp_signals_restore(&saved);
-		return result;
-	}
-	for (;;) {
-		hp_rwsem_read_lock(&use.record->lock);
-		result = fill_some_locked(t, use, &page, end);
-		hp_rwsem_read_unlock(&use.record->lock);
-		if (result || page == end)
-			break;
-		hp_signals_restore(&saved); /* what has been waiting comes in */
-		hp_signals_block(&saved);
-	}
+	do {
+		promised = hp_reserve_promise(t, use, page, end - page, &saved, error);
+		if (!promised)
+			result = fill_promised(t, use, &page, end, &saved);
+	} while (!promised && result == -EAGAIN);
 	hp_signals_restore(&saved);
+	if (promised)
+		return promised;
+	if (result == -EINVAL)
+		return hp_fail(error, result, HP_LIMIT_NONE, "the file has been cut meanwhile, to %lu bytes",
+		               hp_bytes(atomic_load(&use.record->pages)));
 	if (result)
 		hp_fail(error, result, HP_LIMIT_MEMORY, "frames of the pool could not be mapped to zero them");
 	return result;

@@ -2,6 +2,7 @@
 #include "file/file.h"
 
 #include "base/error.h"
+#include "file/lock.h"
 #include "file/place.h"
 #include "file/reserve.h"
 #include "pool/extent.h"
@@ -41,7 +42,7 @@ int hp_file_enter(hp_file file, struct hp_thread **t, struct hp_file_use *use, h
 		return result;
 	record = hp_file_at(view, number);
 	if (get_unless_zero(&record->refs)) {
-		bool open = atomic_load(hp_file_opens(view, view->process, number)) & ~HP_OPEN_PIN;
+		bool open = atomic_load(hp_file_opens(view, view->process, number)) & ~HP_OPEN_INHERITED;
 
 		*use = (struct hp_file_use){record, number};
 		if (open && atomic_load_explicit(&record->generation, memory_order_acquire) == generation)
@@ -54,15 +55,17 @@ int hp_file_enter(hp_file file, struct hp_thread **t, struct hp_file_use *use, h
 int hp_file_range(const struct hp_file_record *file, uint64_t offset, uint64_t length, uint32_t *first, uint32_t *pages,
                   hp_error *error)
 {
+	uint32_t size = atomic_load(&file->pages);
+
 	if (!hp_is_frame_aligned(offset) || !hp_is_frame_aligned(length))
 		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "offset %lu and length %lu must be multiples of 2 MiB",
 		               offset, length);
 	if (length == 0)
 		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "length is 0");
-	if (hp_frames(offset) >= file->pages || hp_frames(length) > file->pages - hp_frames(offset))
+	if (hp_frames(offset) >= size || hp_frames(length) > size - hp_frames(offset))
 		return hp_fail(error, -EINVAL, HP_LIMIT_NONE,
 		               "offset %lu and length %lu reach beyond the file's %lu bytes", offset, length,
-		               hp_bytes(file->pages));
+		               hp_bytes(size));
 	*first = (uint32_t)hp_frames(offset);
 	*pages = (uint32_t)hp_frames(length);
 	return 0;
@@ -75,23 +78,34 @@ void hp_file_get(struct hp_pool_view *view, uint32_t number)
 	atomic_fetch_add_explicit(&hp_file_at(view, number)->refs, 1, memory_order_relaxed);
 }
 
-/* Gives all frames back, in runs. */
-static void release_frames(struct hp_thread *t, struct hp_file_record *file)
+/* Gives all frames from a page on back, in runs. No fault and no allocation is inside. */
+static void release_frames(struct hp_thread *t, struct hp_file_record *file, uint32_t first)
 {
 	struct hp_index index = hp_file_index(t->pool, file);
 
-	for (uint32_t page = 0; page < file->pages;) {
-		uint32_t run = hp_index_run(index, page, file->pages - page);
+	for (uint32_t page = first; page < file->most_pages;) {
+		uint32_t run = hp_index_run(index, page, file->most_pages - page);
 
 		if (run) {
-			hp_frame_id first = hp_index_lookup(index, page);
+			hp_frame_id frame = hp_index_lookup(index, page);
 
 			for (uint32_t i = 0; i < run; i++)
 				hp_index_remove(index, page + i);
-			hp_release(t, first, run);
+			atomic_fetch_sub_explicit(&file->present, run, memory_order_relaxed);
+			hp_reserve_forget(t, file, page, run);
+			hp_release(t, frame, run);
 		}
 		page += run ? run : 1;
 	}
+}
+
+void hp_file_cut_locked(struct hp_thread *t, struct hp_file_use use)
+{
+	uint32_t end = atomic_load(&use.record->pages);
+
+	if (atomic_load(&use.record->present))
+		release_frames(t, use.record, end);
+	hp_reserve_cut(t, use.record, end);
 }
 
 static void destroy(struct hp_thread *t, uint32_t number)
@@ -104,13 +118,13 @@ static void destroy(struct hp_thread *t, uint32_t number)
 	hp_intent_begin(t->intents, HP_INTENT_FILE_DESTROY, number, 0, 0);
 	atomic_store(&file->generation, 0);
 	hp_place_drop(t, (struct hp_file_use){file, number});
-	hp_reserve_drop(t, file);
 	if (atomic_load(&file->present))
-		release_frames(t, file);
-	hp_pages_give(&view->pages, file->index_run, hp_index_bytes(file->pages), t->owner);
-	hp_pages_give(&view->pages, file->place_run, hp_place_bytes(file->pages), t->owner);
-	hp_pages_give(&view->pages, file->reserve_run, hp_reserve_bytes(file->pages), t->owner);
-	hp_table_give(&view->shared->files, view->files, HP_FILE_RECORD_SIZE, number, t->owner);
+		release_frames(t, file, 0);
+	hp_reserve_cut(t, file, 0);
+	hp_pages_give(&view->pages, file->index_run, hp_index_bytes(file->most_pages), &t->locker);
+	hp_pages_give(&view->pages, file->place_run, hp_place_bytes(file->most_pages), &t->locker);
+	hp_pages_give(&view->pages, file->reserve_run, hp_reserve_bytes(file->most_pages), &t->locker);
+	hp_table_give(&view->shared->files, view->files, HP_FILE_RECORD_SIZE, number, &t->locker);
 	hp_intent_end(t->intents);
 	hp_signals_restore(&saved);
 }
@@ -126,9 +140,9 @@ static bool take_runs(struct hp_thread *t, struct hp_file_record *file)
 {
 	struct hp_page_store *store = &t->pool->pages;
 
-	file->index_run = hp_pages_take(store, hp_index_bytes(file->pages), t->owner);
-	file->place_run = hp_pages_take(store, hp_place_bytes(file->pages), t->owner);
-	file->reserve_run = hp_pages_take(store, hp_reserve_bytes(file->pages), t->owner);
+	file->index_run = hp_pages_take(store, hp_index_bytes(file->most_pages), &t->locker);
+	file->place_run = hp_pages_take(store, hp_place_bytes(file->most_pages), &t->locker);
+	file->reserve_run = hp_pages_take(store, hp_reserve_bytes(file->most_pages), &t->locker);
 	return file->index_run && file->place_run && file->reserve_run;
 }
 
@@ -139,17 +153,19 @@ static int create_record(struct hp_thread *t, uint32_t pages, uint32_t *number)
 	struct hp_file_record *file;
 	uint32_t generation;
 
-	*number = hp_table_take(&view->shared->files, view->files, HP_FILE_RECORD_SIZE, t->owner);
+	*number = hp_table_take(&view->shared->files, view->files, HP_FILE_RECORD_SIZE, &t->locker);
 	if (!*number)
 		return -ENFILE;
 	hp_intent_begin(t->intents, HP_INTENT_FILE_CREATE, *number, 0, 0);
 	file = hp_file_at(view, *number);
-	file->pages = pages;
+	atomic_store(&file->pages, pages);
+	file->most_pages = pages;
+	hp_biased_init(&file->lock, &t->locker, view->shared->file_lock == HP_FILE_LOCK_BIASED);
 	if (!take_runs(t, file)) {
-		hp_pages_give(&view->pages, file->index_run, hp_index_bytes(pages), t->owner);
-		hp_pages_give(&view->pages, file->place_run, hp_place_bytes(pages), t->owner);
-		hp_pages_give(&view->pages, file->reserve_run, hp_reserve_bytes(pages), t->owner);
-		hp_table_give(&view->shared->files, view->files, HP_FILE_RECORD_SIZE, *number, t->owner);
+		hp_pages_give(&view->pages, file->index_run, hp_index_bytes(pages), &t->locker);
+		hp_pages_give(&view->pages, file->place_run, hp_place_bytes(pages), &t->locker);
+		hp_pages_give(&view->pages, file->reserve_run, hp_reserve_bytes(pages), &t->locker);
+		hp_table_give(&view->shared->files, view->files, HP_FILE_RECORD_SIZE, *number, &t->locker);
 		hp_intent_end(t->intents);
 		return -EFBIG;
 	}
@@ -212,10 +228,10 @@ static bool drop_handle(struct hp_pool_view *view, uint32_t process, uint32_t nu
 	uint16_t seen = atomic_load(opens);
 
 	do {
-		if ((seen & ~HP_OPEN_PIN) == 0)
+		if ((seen & ~HP_OPEN_INHERITED) == 0)
 			return false;
-	} while (!atomic_compare_exchange_weak(opens, &seen, (uint16_t)(seen - 1)));
-	*last = seen == 1;
+		*last = (seen & ~HP_OPEN_INHERITED) == 1;
+	} while (!atomic_compare_exchange_weak(opens, &seen, *last ? 0 : (uint16_t)(seen - 1)));
 	return true;
 }
 
@@ -240,6 +256,7 @@ int hp_file_stat_get(hp_file file, hp_file_stat *stat)
 {
 	struct hp_file_use use;
 	struct hp_thread *t;
+	uint64_t unpromised;
 	int result = hp_file_enter(file, &t, &use, NULL);
 
 	if (result)
@@ -250,9 +267,9 @@ int hp_file_stat_get(hp_file file, hp_file_stat *stat)
 		*stat = (hp_file_stat){
 			.struct_size = sizeof(*stat),
 			.mappings = atomic_load(&use.record->vmas),
-			.size = hp_bytes(use.record->pages),
+			.size = hp_bytes(atomic_load(&use.record->pages)),
 			.present = hp_bytes(atomic_load(&use.record->present)),
-			.reserved = hp_bytes(atomic_load(&use.record->reserved)),
+			.reserved = hp_bytes(hp_reserve_count(t->pool, use.record, &unpromised)),
 		};
 	hp_file_put(t, use.number);
 	return result;
@@ -266,17 +283,7 @@ static uint32_t records_used(const struct hp_pool_view *view)
 	return view->shared->files.fresh;
 }
 
-void hp_file_pin(struct hp_pool_view *view, uint32_t child, uint32_t number)
-{
-	_Atomic uint16_t *opens = hp_file_opens(view, child, number);
-
-	if (atomic_load(opens))
-		return;
-	hp_file_get(view, number);
-	atomic_store(opens, HP_OPEN_PIN);
-}
-
-void hp_file_pin_open(struct hp_pool_view *view, uint32_t child)
+void hp_file_inherit(struct hp_pool_view *view, uint32_t child)
 {
 	for (uint32_t number = 1; number < records_used(view); number++) {
 		_Atomic uint16_t *opens = hp_file_opens(view, view->process, number);
@@ -284,33 +291,38 @@ void hp_file_pin_open(struct hp_pool_view *view, uint32_t child)
 		/* Other threads close files meanwhile: the reference first, then the number of handles, 0 included. */
 		if (!atomic_load(opens) || !get_unless_zero(&hp_file_at(view, number)->refs))
 			continue;
-		atomic_store(hp_file_opens(view, child, number), (uint16_t)(atomic_load(opens) | HP_OPEN_PIN));
+		atomic_store(hp_file_opens(view, child, number), (uint16_t)(atomic_load(opens) | HP_OPEN_INHERITED));
 	}
 }
 
-void hp_file_unpin(struct hp_thread *t)
+/* Files that were closed just when they were inherited have the mark alone. */
+static void drop_marks(struct hp_thread *t)
+{
+	for (uint32_t number = 1; number < records_used(t->pool); number++) {
+		_Atomic uint16_t *opens = hp_file_opens(t->pool, t->pool->process, number);
+		uint16_t marked = HP_OPEN_INHERITED;
+
+		if (atomic_compare_exchange_strong(opens, &marked, 0))
+			hp_file_put(t, number);
+	}
+}
+
+static void reap(struct hp_thread *t, const uint64_t *dead)
+{
+	for (uint32_t process = 1; process < HP_PROCESSES_MAX; process++) {
+		if (!hp_is_dead(dead, process))
+			continue;
+		for (uint32_t number = 1; number < records_used(t->pool); number++)
+			if (atomic_exchange(hp_file_opens(t->pool, process, number), 0))
+				hp_file_put(t, number);
+	}
+}
+
+static bool in_use(struct hp_thread *t)
 {
 	struct hp_pool_view *view = t->pool;
 
-	for (uint32_t number = 1; number < records_used(view); number++) {
-		_Atomic uint16_t *opens = hp_file_opens(view, view->process, number);
-
-		if (!(atomic_load(opens) & HP_OPEN_PIN))
-			continue;
-		if ((atomic_fetch_and(opens, (uint16_t)~HP_OPEN_PIN) & ~HP_OPEN_PIN) == 0)
-			hp_file_put(t, number);
-	}
-}
-
-static void reap(struct hp_thread *t, uint32_t process)
-{
-	for (uint32_t number = 1; number < records_used(t->pool); number++)
-		if (atomic_exchange(hp_file_opens(t->pool, process, number), 0))
-			hp_file_put(t, number);
-}
-
-static bool in_use(struct hp_pool_view *view)
-{
+	drop_marks(t);
 	for (uint32_t number = 1; number < records_used(view); number++)
 		if (atomic_load(hp_file_opens(view, view->process, number)))
 			return true;
@@ -324,9 +336,10 @@ static int check_file(struct hp_pool_view *view, uint32_t number, hp_error *erro
 {
 	struct hp_file_record *file = hp_file_at(view, number);
 	struct hp_index index = hp_file_index(view, file);
-	uint64_t present = 0, unpromised, reserved = hp_reserve_count(view, file, &unpromised);
+	uint64_t present = 0, unpromised;
 
-	for (uint32_t page = 0; page < file->pages; page++) {
+	hp_reserve_count(view, file, &unpromised);
+	for (uint32_t page = 0; page < file->most_pages; page++) {
 		hp_frame_id frame = hp_index_lookup(index, page);
 
 		if ((frame != HP_NO_FRAME) != hp_reserve_is_taken(view, file, page))
@@ -334,24 +347,25 @@ static int check_file(struct hp_pool_view *view, uint32_t number, hp_error *erro
 			               "file %u page %u: its token and its presence differ", number, page);
 		if (frame == HP_NO_FRAME)
 			continue;
+		if (page >= atomic_load(&file->pages))
+			return hp_fail(error, -EUCLEAN, HP_LIMIT_NONE, "file %u: page %u is beyond its end", number,
+			               page);
 		present++;
 		if (hp_frame_load(&view->frames[frame]) != hp_frame_word(HP_FRAME_USED, number, page))
 			return hp_fail(error, -EUCLEAN, HP_LIMIT_NONE,
 			               "file %u page %u: frame %u does not say that it is here", number, page, frame);
 	}
-	if (present != atomic_load(&file->present) || reserved != atomic_load(&file->reserved) || unpromised)
+	if (present != atomic_load(&file->present) || unpromised)
 		return hp_fail(error, -EUCLEAN, HP_LIMIT_NONE,
-		               "file %u: %lu pages present, %lu reserved, %lu taken unpromised; "
-		               "its record says %u and %u",
-		               number, present, reserved, unpromised, atomic_load(&file->present),
-		               atomic_load(&file->reserved));
+		               "file %u: %lu pages present and its record says %u; %lu taken unpromised", number,
+		               present, atomic_load(&file->present), unpromised);
 	return 0;
 }
 
 static int check(struct hp_thread *t, hp_error *error)
 {
 	struct hp_pool_view *view = t->pool;
-	uint64_t present = 0, reserved = 0, used = 0;
+	uint64_t present = 0, used = 0;
 	uint32_t live = 0;
 
 	for (uint32_t number = 1; number < records_used(view); number++) {
@@ -364,7 +378,6 @@ static int check(struct hp_thread *t, hp_error *error)
 		if (result)
 			return result;
 		present += atomic_load(&file->present);
-		reserved += atomic_load(&file->reserved);
 		live++;
 	}
 	for (hp_frame_id frame = 0; frame < view->shared->regions * HP_REGION_FRAMES; frame++) {
@@ -372,15 +385,43 @@ static int check(struct hp_thread *t, hp_error *error)
 
 		used += hp_frame_state(word) == HP_FRAME_USED && hp_frame_owner(word) != HP_OWNER_EXTENT;
 	}
-	if (used != present || reserved != atomic_load(&view->shared->reserved) ||
-	    live != atomic_load(&view->shared->files.live))
+	if (used != present || live != atomic_load(&view->shared->files.live))
 		return hp_fail(error, -EUCLEAN, HP_LIMIT_NONE,
-		               "files: %lu pages present and %lu frames used; %lu pages reserved and the pool says "
-		               "%lu; %u files and "
-		               "the table says %u",
-		               present, used, reserved, atomic_load(&view->shared->reserved), live,
-		               atomic_load(&view->shared->files.live));
+		               "files: %lu pages present and %lu frames used; %u files and the table says %u", present,
+		               used, live, atomic_load(&view->shared->files.live));
 	return 0;
 }
 
-const struct hp_pool_hooks hp_file_hooks = {.reap = reap, .in_use = in_use, .check = check};
+static uint64_t reserved(struct hp_thread *t)
+{
+	uint64_t sum = 0, unpromised;
+
+	for (uint32_t number = 1; number < records_used(t->pool); number++) {
+		struct hp_file_record *file = hp_file_at(t->pool, number);
+
+		if (!get_unless_zero(&file->refs))
+			continue;
+		sum += hp_reserve_count(t->pool, file, &unpromised);
+		hp_file_put(t, number);
+	}
+	return sum;
+}
+
+/* The size was changed and what lies beyond it not taken away: the lock's repair routine does that. */
+static void recover(struct hp_thread *t, const struct hp_intent *intent)
+{
+	uint32_t number = intent->object;
+	struct hp_file_use use;
+
+	if (atomic_load(&intent->kind) != HP_INTENT_TRUNCATE || number == 0 || number >= records_used(t->pool))
+		return;
+	use = (struct hp_file_use){hp_file_at(t->pool, number), number};
+	if (!get_unless_zero(&use.record->refs))
+		return;
+	hp_file_write_lock(t, use);
+	hp_file_write_unlock(t, use);
+	hp_file_put(t, number);
+}
+
+const struct hp_pool_hooks hp_file_hooks = {
+	.reserved = reserved, .recover = recover, .reap = reap, .in_use = in_use, .check = check};

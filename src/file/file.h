@@ -10,7 +10,7 @@
 
 #include "file/index.h"
 #include "pool/pool.h"
-#include "sync/rwsem.h"
+#include "sync/biased.h"
 
 #define HP_PAGES_MAX (UINT32_MAX - 1) /* of one file */
 
@@ -18,16 +18,15 @@ struct hp_file_record {
 	uint32_t next_free;          /* of a free record: arena/table.h */
 	_Atomic uint32_t generation; /* 0: being made or unmade. Never changes while it has references */
 	_Atomic uint32_t refs;
-	uint32_t pages;            /* the file's size; never changes */
-	uint32_t index_run;        /* base pages of the arena; never change: the index, */
-	uint32_t place_run;        /* where its GiBs should lie, */
-	uint32_t reserve_run;      /* which pages are promised and taken */
-	uint32_t vma_head;         /* first of its mappings, under vma_lock */
-	_Atomic uint32_t vmas;     /* their number, under vma_lock, read by all */
-	_Atomic uint32_t present;  /* pages that have a frame */
-	_Atomic uint32_t reserved; /* pages promised and not taken */
-	/* Faults and allocations hold it for reading; what takes pages away holds it for writing. */
-	struct hp_rwsem lock;
+	_Atomic uint32_t pages;       /* the size: changes under the file lock for writing and vma_lock */
+	uint32_t most_pages;          /* what the runs were made for; they never change: */
+	uint32_t index_run;           /* base pages of the arena: the index, */
+	uint32_t place_run;           /* where its GiBs should lie, */
+	uint32_t reserve_run;         /* which pages are promised and taken */
+	uint32_t vma_head;            /* first of its mappings, under vma_lock */
+	_Atomic uint32_t vmas;        /* their number, under vma_lock, read by all */
+	_Atomic uint32_t present;     /* pages that have a frame */
+	struct hp_biased lock;        /* the file lock: file/lock.h */
 	struct hp_mutex reserve_lock; /* protects the map of promised pages */
 	struct hp_mutex vma_lock;     /* protects the list of mappings */
 } __attribute__((aligned(HP_CACHE_LINE)));
@@ -40,8 +39,8 @@ struct hp_file_use {
 	uint32_t number;
 };
 
-/* A child's record in the table of handles, before it has registered its mappings, keeps the parent's files alive. */
-#define HP_OPEN_PIN 0x8000u
+/* A mark in a child's count of handles: a reference was taken for it, also if the parent closed the last handle then. */
+#define HP_OPEN_INHERITED 0x8000u
 
 static inline struct hp_file_record *hp_file_at(const struct hp_pool_view *view, uint32_t number)
 {
@@ -55,7 +54,7 @@ static inline _Atomic uint16_t *hp_file_opens(const struct hp_pool_view *view, u
 
 static inline struct hp_index hp_file_index(const struct hp_pool_view *view, const struct hp_file_record *file)
 {
-	return (struct hp_index){hp_pages_at(&view->pages, file->index_run), file->pages};
+	return (struct hp_index){hp_pages_at(&view->pages, file->index_run), file->most_pages};
 }
 
 /* The way into calls on a file: finds the pool, the thread and the file, and takes a reference. */
@@ -69,14 +68,18 @@ void hp_file_put(struct hp_thread *t, uint32_t number);
 int hp_file_range(const struct hp_file_record *file, uint64_t offset, uint64_t length, uint32_t *first, uint32_t *pages,
                   hp_error *error);
 
-/* fork: see space/fork.c. In the parent: enters for the child what the parent has open; and one file that it has
- * mapped. */
-void hp_file_pin_open(struct hp_pool_view *view, uint32_t child);
-void hp_file_pin(struct hp_pool_view *view, uint32_t child, uint32_t number);
-/* In the child, when it has registered its mappings: only what it has open stays entered. */
-void hp_file_unpin(struct hp_thread *t);
+/* fork: see space/fork.c. In the parent: enters for the child what the parent has open. */
+void hp_file_inherit(struct hp_pool_view *view, uint32_t child);
+
+/* Takes away what lies beyond the end. The file lock is held for writing. Does nothing twice. */
+void hp_file_cut_locked(struct hp_thread *t, struct hp_file_use use);
 
 extern const struct hp_pool_hooks hp_file_hooks;
+
+/* -- repair.c ----------------------------------------------------------------------------------------------------- */
+
+/* Tells the classes of this layer's locks how to make what they protect consistent when an owner has died. */
+void hp_file_repairs(void);
 
 /* -- allocate.c --------------------------------------------------------------------------------------------------- */
 

@@ -23,7 +23,7 @@ static _Atomic uint32_t *places_of(const struct hp_pool_view *view, const struct
 
 static uint32_t pages_in_chunk(const struct hp_file_record *file, uint32_t chunk)
 {
-	return (uint32_t)hp_min(HP_REGION_FRAMES, file->pages - (uint64_t)chunk * HP_REGION_FRAMES);
+	return (uint32_t)hp_min(HP_REGION_FRAMES, file->most_pages - (uint64_t)chunk * HP_REGION_FRAMES);
 }
 
 /* Finds a place for a chunk: after the one before it if that is free, so that both can be mapped in one piece. */
@@ -71,7 +71,7 @@ void hp_place_drop(struct hp_thread *t, struct hp_file_use use)
 {
 	_Atomic uint32_t *place = places_of(t->pool, use.record);
 
-	for (uint32_t chunk = 0; chunk < chunks_of(use.record->pages); chunk++) {
+	for (uint32_t chunk = 0; chunk < chunks_of(use.record->most_pages); chunk++) {
 		uint32_t value = atomic_load_explicit(&place[chunk], memory_order_relaxed);
 
 		if (value && value != NOWHERE && pages_in_chunk(use.record, chunk) == HP_REGION_FRAMES)

@@ -15,7 +15,7 @@ static struct maps maps_of(const struct hp_pool_view *view, const struct hp_file
 {
 	uint64_t *run = hp_pages_at(&view->pages, file->reserve_run);
 
-	return (struct maps){run, (_Atomic uint64_t *)(run + hp_bitmap_words(file->pages))};
+	return (struct maps){run, (_Atomic uint64_t *)(run + hp_bitmap_words(file->most_pages))};
 }
 
 uint64_t hp_reserve_bytes(uint32_t pages)
@@ -23,11 +23,11 @@ uint64_t hp_reserve_bytes(uint32_t pages)
 	return 2 * hp_bitmap_words(pages) * sizeof(uint64_t);
 }
 
-/* `change` pages more, or less, are promised and not taken. */
-static void count_reserved(struct hp_thread *t, struct hp_file_record *file, int64_t change)
+/* One for each file, or by tuning one for all. */
+static struct hp_mutex *lock_of(struct hp_thread *t, struct hp_file_record *file)
 {
-	atomic_fetch_add_explicit(&t->pool->shared->reserved, (uint64_t)change, memory_order_relaxed);
-	atomic_fetch_add_explicit(&file->reserved, (uint32_t)change, memory_order_relaxed);
+	return t->pool->shared->resv_lock == HP_RESV_LOCK_GLOBAL ? &t->pool->shared->resv_lock_of_all
+	                                                         : &file->reserve_lock;
 }
 
 /*
@@ -48,7 +48,6 @@ static int promise_locked(struct hp_thread *t, struct hp_file_use use, uint32_t 
 		return 0;
 	hp_intent_begin(t->intents, HP_INTENT_RESERVE, use.number, first, pages);
 	hp_bitmap_set(maps.promised, first, pages);
-	count_reserved(t, use.record, (int64_t)needed);
 	*committed -= needed;
 	hp_intent_end(t->intents);
 	return 0;
@@ -62,9 +61,9 @@ int hp_reserve_promise(struct hp_thread *t, struct hp_file_use use, uint32_t fir
 	int result;
 
 	for (;;) {
-		hp_mutex_lock(&use.record->reserve_lock, t->owner);
+		hp_mutex_lock(lock_of(t, use.record), &t->locker, HP_CLASS_RESERVE);
 		result = promise_locked(t, use, first, pages, &committed, &missing);
-		hp_mutex_unlock(&use.record->reserve_lock);
+		hp_mutex_unlock(lock_of(t, use.record), &t->locker);
 		if (!result)
 			break;
 		/* The slow way may wait, and may destroy other files, so it runs without the lock. What it gets is
@@ -103,8 +102,6 @@ uint32_t hp_reserve_take(struct hp_thread *t, struct hp_file_record *file, uint3
 		if (mine != mask)
 			break;
 	}
-	if (got)
-		count_reserved(t, file, -(int64_t)got);
 	return got;
 }
 
@@ -114,7 +111,6 @@ void hp_reserve_untake(struct hp_thread *t, struct hp_file_record *file, uint32_
 
 	for (uint64_t word = first / 64; pages && word <= (first + pages - 1) / 64; word++)
 		atomic_fetch_and_explicit(&maps.taken[word], ~hp_bitmap_mask(word, first, pages), memory_order_release);
-	count_reserved(t, file, pages);
 }
 
 uint64_t hp_reserve_count(const struct hp_pool_view *view, const struct hp_file_record *file, uint64_t *unpromised)
@@ -123,7 +119,7 @@ uint64_t hp_reserve_count(const struct hp_pool_view *view, const struct hp_file_
 	uint64_t reserved = 0;
 
 	*unpromised = 0;
-	for (uint64_t word = 0; word < hp_bitmap_words(file->pages); word++) {
+	for (uint64_t word = 0; word < hp_bitmap_words(file->most_pages); word++) {
 		uint64_t taken = atomic_load_explicit(&maps.taken[word], memory_order_relaxed);
 
 		reserved += (uint64_t)__builtin_popcountll(maps.promised[word] & ~taken);
@@ -132,12 +128,43 @@ uint64_t hp_reserve_count(const struct hp_pool_view *view, const struct hp_file_
 	return reserved;
 }
 
-void hp_reserve_drop(struct hp_thread *t, struct hp_file_record *file)
+void hp_reserve_cut(struct hp_thread *t, struct hp_file_record *file, uint32_t first)
 {
-	uint64_t unpromised, reserved = hp_reserve_count(t->pool, file, &unpromised);
+	struct maps maps = maps_of(t->pool, file);
+	uint64_t dropped = 0;
 
-	count_reserved(t, file, -(int64_t)reserved);
-	hp_pool_unpromise(t->pool, reserved);
+	hp_mutex_lock(lock_of(t, file), &t->locker, HP_CLASS_RESERVE);
+	for (uint64_t word = first / 64; word < hp_bitmap_words(file->most_pages); word++) {
+		uint64_t tail = hp_bitmap_mask(word, first, file->most_pages - first);
+		uint64_t taken = atomic_load_explicit(&maps.taken[word], memory_order_acquire);
+
+		dropped += (uint64_t)__builtin_popcountll(maps.promised[word] & ~taken & tail);
+		maps.promised[word] &= taken | ~tail;
+	}
+	hp_mutex_unlock(lock_of(t, file), &t->locker);
+	if (dropped)
+		hp_pool_unpromise(t->pool, dropped);
+}
+
+void hp_reserve_forget(struct hp_thread *t, struct hp_file_record *file, uint32_t first, uint32_t pages)
+{
+	struct maps maps = maps_of(t->pool, file);
+
+	hp_mutex_lock(lock_of(t, file), &t->locker, HP_CLASS_RESERVE);
+	hp_bitmap_clear(maps.promised, first, pages);
+	for (uint64_t word = first / 64; pages && word <= (first + pages - 1) / 64; word++)
+		atomic_fetch_and_explicit(&maps.taken[word], ~hp_bitmap_mask(word, first, pages), memory_order_release);
+	hp_mutex_unlock(lock_of(t, file), &t->locker);
+}
+
+bool hp_reserve_is_promised(struct hp_thread *t, struct hp_file_record *file, uint32_t first, uint32_t pages)
+{
+	bool all;
+
+	hp_mutex_lock(lock_of(t, file), &t->locker, HP_CLASS_RESERVE);
+	all = hp_bitmap_count(maps_of(t->pool, file).promised, first, pages) == pages;
+	hp_mutex_unlock(lock_of(t, file), &t->locker);
+	return all;
 }
 
 bool hp_reserve_is_taken(const struct hp_pool_view *view, const struct hp_file_record *file, uint32_t page)

@@ -28,9 +28,13 @@ int hp_reserve_promise(struct hp_thread *t, struct hp_file_use use, uint32_t fir
 uint32_t hp_reserve_take(struct hp_thread *t, struct hp_file_record *file, uint32_t first, uint32_t pages);
 /* Gives tokens back unused. Signal safe. */
 void hp_reserve_untake(struct hp_thread *t, struct hp_file_record *file, uint32_t first, uint32_t pages);
-/* The file goes: gives up what was promised and never taken. */
-void hp_reserve_drop(struct hp_thread *t, struct hp_file_record *file);
+/* Gives up what is promised and not taken from page `first` to the end. */
+void hp_reserve_cut(struct hp_thread *t, struct hp_file_record *file, uint32_t first);
+/* Pages that were present have lost their frames. The file lock is held for writing. */
+void hp_reserve_forget(struct hp_thread *t, struct hp_file_record *file, uint32_t first, uint32_t pages);
 
+/* All pages of a range are. */
+bool hp_reserve_is_promised(struct hp_thread *t, struct hp_file_record *file, uint32_t first, uint32_t pages);
 bool hp_reserve_is_taken(const struct hp_pool_view *view, const struct hp_file_record *file, uint32_t page);
 /* For checks: promised and not taken; and the number of pages taken that were never promised, which must be 0. */
 uint64_t hp_reserve_count(const struct hp_pool_view *view, const struct hp_file_record *file, uint64_t *unpromised);

@@ -5,32 +5,63 @@
 
 #include <errno.h>
 
-uint32_t hp_vma_add(struct hp_thread *t, uint32_t file, const struct hp_vma_record *facts)
+static void link_locked(const struct hp_pool_view *view, struct hp_file_record *record, uint32_t number)
+{
+	struct hp_vma_record *vma = hp_vma_at(view, number);
+
+	vma->listed = 1;
+	vma->previous = 0;
+	vma->next = record->vma_head;
+	if (vma->next)
+		hp_vma_at(view, vma->next)->previous = number;
+	record->vma_head = number;
+	atomic_fetch_add_explicit(&record->vmas, 1, memory_order_relaxed);
+}
+
+static void unlink_locked(const struct hp_pool_view *view, struct hp_file_record *record, struct hp_vma_record *vma)
+{
+	if (vma->next)
+		hp_vma_at(view, vma->next)->previous = vma->previous;
+	if (vma->previous)
+		hp_vma_at(view, vma->previous)->next = vma->next;
+	else
+		record->vma_head = vma->next;
+	atomic_fetch_sub_explicit(&record->vmas, 1, memory_order_relaxed);
+	vma->listed = 0;
+}
+
+int hp_vma_add(struct hp_thread *t, uint32_t file, const struct hp_vma_record *facts, uint32_t *number)
 {
 	struct hp_pool_view *view = t->pool;
 	struct hp_file_record *record = hp_file_at(view, file);
-	uint32_t number = hp_table_take(&view->shared->vmas, view->vmas, HP_VMA_RECORD_SIZE, t->owner);
-	struct hp_vma_record *vma = hp_vma_at(view, number);
+	struct hp_vma_record *vma;
+	bool inside;
 
-	if (!number)
-		return 0;
-	hp_file_get(view, file);
+	*number = hp_table_take(&view->shared->vmas, view->vmas, HP_VMA_RECORD_SIZE, &t->locker);
+	if (!*number)
+		return -ENOMEM;
+	vma = hp_vma_at(view, *number);
 	vma->file = file;
 	vma->first = facts->first;
 	vma->pages = facts->pages;
 	vma->prot = facts->prot;
 	vma->flags = facts->flags;
 	vma->address = facts->address;
-	atomic_store(&vma->process, view->process);
 
-	hp_mutex_lock(&record->vma_lock, t->owner);
-	vma->next = record->vma_head;
-	if (vma->next)
-		hp_vma_at(view, vma->next)->previous = number;
-	record->vma_head = number;
-	atomic_fetch_add_explicit(&record->vmas, 1, memory_order_relaxed);
-	hp_mutex_unlock(&record->vma_lock);
-	return number;
+	hp_mutex_lock(&record->vma_lock, &t->locker, HP_CLASS_FILE_MAPPINGS);
+	/* From here on the file cannot be cut below the mapping's end. */
+	inside = (uint64_t)vma->first + vma->pages <= atomic_load(&record->pages);
+	if (inside) {
+		hp_file_get(view, file);
+		atomic_store(&vma->process, atomic_load(&facts->process));
+		link_locked(view, record, *number);
+	}
+	hp_mutex_unlock(&record->vma_lock, &t->locker);
+	if (inside)
+		return 0;
+	hp_table_give(&view->shared->vmas, view->vmas, HP_VMA_RECORD_SIZE, *number, &t->locker);
+	*number = 0;
+	return -EINVAL;
 }
 
 void hp_vma_remove(struct hp_thread *t, uint32_t number)
@@ -40,19 +71,22 @@ void hp_vma_remove(struct hp_thread *t, uint32_t number)
 	uint32_t file = vma->file;
 	struct hp_file_record *record = hp_file_at(view, file);
 
-	hp_mutex_lock(&record->vma_lock, t->owner);
-	if (vma->next)
-		hp_vma_at(view, vma->next)->previous = vma->previous;
-	if (vma->previous)
-		hp_vma_at(view, vma->previous)->next = vma->next;
-	else
-		record->vma_head = vma->next;
-	atomic_fetch_sub_explicit(&record->vmas, 1, memory_order_relaxed);
-	hp_mutex_unlock(&record->vma_lock);
+	hp_mutex_lock(&record->vma_lock, &t->locker, HP_CLASS_FILE_MAPPINGS);
+	if (vma->listed)
+		unlink_locked(view, record, vma);
+	hp_mutex_unlock(&record->vma_lock, &t->locker);
 
 	atomic_store(&vma->process, 0);
-	hp_table_give(&view->shared->vmas, view->vmas, HP_VMA_RECORD_SIZE, number, t->owner);
+	hp_table_give(&view->shared->vmas, view->vmas, HP_VMA_RECORD_SIZE, number, &t->locker);
 	hp_file_put(t, file);
+}
+
+bool hp_vma_covers_locked(const struct hp_pool_view *view, const struct hp_file_record *file, uint32_t end)
+{
+	for (uint32_t number = file->vma_head; number; number = hp_vma_at(view, number)->next)
+		if ((uint64_t)hp_vma_at(view, number)->first + hp_vma_at(view, number)->pages > end)
+			return true;
+	return false;
 }
 
 static uint32_t records_used(const struct hp_pool_view *view)
@@ -60,15 +94,32 @@ static uint32_t records_used(const struct hp_pool_view *view)
 	return view->shared->vmas.fresh;
 }
 
-static void reap(struct hp_thread *t, uint32_t process)
+/* `listed` is set before a record is linked and cleared after it is unlinked. */
+void hp_vma_repair_list(struct hp_pool_view *view, uint32_t file)
+{
+	struct hp_file_record *record = hp_file_at(view, file);
+
+	record->vma_head = 0;
+	atomic_store(&record->vmas, 0);
+	for (uint32_t number = 1; number < records_used(view); number++) {
+		struct hp_vma_record *vma = hp_vma_at(view, number);
+
+		if (vma->file == file && vma->listed && atomic_load(&vma->process))
+			link_locked(view, record, number);
+	}
+}
+
+static void reap(struct hp_thread *t, const uint64_t *dead)
 {
 	for (uint32_t number = 1; number < records_used(t->pool); number++)
-		if (atomic_load(&hp_vma_at(t->pool, number)->process) == process)
+		if (hp_is_dead(dead, atomic_load(&hp_vma_at(t->pool, number)->process)))
 			hp_vma_remove(t, number);
 }
 
-static bool in_use(struct hp_pool_view *view)
+static bool in_use(struct hp_thread *t)
 {
+	struct hp_pool_view *view = t->pool;
+
 	for (uint32_t number = 1; number < records_used(view); number++)
 		if (atomic_load(&hp_vma_at(view, number)->process) == view->process)
 			return true;

@@ -17,6 +17,8 @@ struct hp_vma_record {
 	uint32_t next, previous; /* in the file's list; under the file's vma_lock */
 	uint32_t prot, flags;
 	uint64_t address; /* in its process */
+	uint32_t listed;  /* in the file's list, or about to be; under the file's vma_lock */
+	struct hp_rwsem lock __attribute__((aligned(HP_CACHE_LINE))); /* with file_lock=vma: file/lock.h */
 };
 
 _Static_assert(sizeof(struct hp_vma_record) <= HP_VMA_RECORD_SIZE, "see pool/layout.h");
@@ -26,9 +28,17 @@ static inline struct hp_vma_record *hp_vma_at(const struct hp_pool_view *view, u
 	return (struct hp_vma_record *)((char *)view->vmas + (size_t)vma * HP_VMA_RECORD_SIZE);
 }
 
-/* Enters a mapping of this process; its number, or 0 if the table is full. */
-uint32_t hp_vma_add(struct hp_thread *t, uint32_t file, const struct hp_vma_record *facts);
+/*
+ * Signals are blocked around both. Enters a mapping of the process that the facts name. -ENOMEM: the table is full;
+ * -EINVAL: the file has been cut meanwhile.
+ */
+int hp_vma_add(struct hp_thread *t, uint32_t file, const struct hp_vma_record *facts, uint32_t *number);
 void hp_vma_remove(struct hp_thread *t, uint32_t vma);
+
+/* A mapping reaches beyond the page `end` of a file. Under its vma_lock. */
+bool hp_vma_covers_locked(const struct hp_pool_view *view, const struct hp_file_record *file, uint32_t end);
+/* The owner of a file's vma_lock died: makes the list anew from the records. */
+void hp_vma_repair_list(struct hp_pool_view *view, uint32_t file);
 
 extern const struct hp_pool_hooks hp_vma_hooks;
 

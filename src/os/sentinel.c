@@ -24,3 +24,8 @@ void hp_sentinel_arm(void)
 	}
 	atomic_store(hp_sentinel_word, 1);
 }
+
+bool hp_sentinel_wipes(void)
+{
+	return hp_sentinel_word != &never_wiped;
+}

@@ -64,9 +64,9 @@ static int check_regions(const struct hp_pool_view *view, hp_error *error)
 	return 0;
 }
 
-static int check_sums(const struct hp_pool_view *view, const uint64_t *count, hp_error *error)
+static int check_sums(const struct hp_pool_view *view, const uint64_t *count, uint64_t reserved, hp_error *error)
 {
-	uint64_t uncommitted = atomic_load(&view->shared->uncommitted), reserved = atomic_load(&view->shared->reserved);
+	uint64_t uncommitted = atomic_load(&view->shared->uncommitted);
 	uint64_t is_free_now = count[HP_FRAME_FREE_ZEROED] + count[HP_FRAME_FREE_DIRTY];
 
 	if (count[HP_FRAME_ZEROING])
@@ -81,21 +81,21 @@ static int check_sums(const struct hp_pool_view *view, const uint64_t *count, hp
 static int check_pool(struct hp_thread *t, hp_error *error)
 {
 	struct hp_pool_view *view = t->pool;
-	uint64_t count[HP_FRAME_STATES] = {0};
+	uint64_t count[HP_FRAME_STATES] = {0}, reserved = hp_pool_reserved(t);
 	sigset_t saved;
 	int result;
 
 	if (hp_pool_verify_arena(view))
 		return hp_fail(error, -EUCLEAN, HP_LIMIT_NONE, "the header of the pool's control memory is damaged");
 	hp_signals_block(&saved);
-	hp_mutex_lock(&view->shared->extents_lock, t->owner);
-	hp_caches_drain_locked(view, t->owner);
+	hp_mutex_lock(&view->shared->extents_lock, &t->locker, HP_CLASS_EXTENTS);
+	hp_caches_drain_locked(view, &t->locker);
 	result = check_frames(view, count, error);
 	if (!result)
 		result = check_regions(view, error);
 	if (!result)
-		result = check_sums(view, count, error);
-	hp_mutex_unlock(&view->shared->extents_lock);
+		result = check_sums(view, count, reserved, error);
+	hp_mutex_unlock(&view->shared->extents_lock, &t->locker);
 	hp_signals_restore(&saved);
 	return result;
 }

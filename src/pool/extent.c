@@ -184,11 +184,11 @@ static bool pop_cache(struct hp_thread *t, struct hp_cpu_cache *cache, hp_frame_
 {
 	bool found;
 
-	hp_mutex_lock(&cache->lock, t->owner);
+	hp_mutex_lock(&cache->lock, &t->locker, HP_CLASS_CPU_CACHE);
 	found = cache->count > 0;
 	if (found)
 		*frame = cache->frame[--cache->count];
-	hp_mutex_unlock(&cache->lock);
+	hp_mutex_unlock(&cache->lock, &t->locker);
 	return found;
 }
 
@@ -200,23 +200,23 @@ static void refill_cache_locked(struct hp_thread *t, struct hp_cpu_cache *cache)
 
 	if (!run.count)
 		return;
-	hp_mutex_lock(&cache->lock, t->owner);
+	hp_mutex_lock(&cache->lock, &t->locker, HP_CLASS_CPU_CACHE);
 	for (uint32_t i = 0; i < run.count && i < HP_CPU_CACHE_FRAMES && cache->count < HP_CPU_CACHE_FRAMES; i++) {
 		remove_locked(view, run.first + i, 1);
 		cache->frame[cache->count++] = run.first + i;
 	}
-	hp_mutex_unlock(&cache->lock);
+	hp_mutex_unlock(&cache->lock, &t->locker);
 }
 
-void hp_caches_drain_locked(struct hp_pool_view *view, hp_owner owner)
+void hp_caches_drain_locked(struct hp_pool_view *view, const struct hp_locker *who)
 {
 	for (uint32_t i = 0; i < HP_CPU_CACHES; i++) {
 		struct hp_cpu_cache *cache = &view->caches[i];
 
-		hp_mutex_lock(&cache->lock, owner);
+		hp_mutex_lock(&cache->lock, who, HP_CLASS_CPU_CACHE);
 		while (cache->count)
 			add_locked(view, cache->frame[--cache->count], 1, true);
-		hp_mutex_unlock(&cache->lock);
+		hp_mutex_unlock(&cache->lock, who);
 	}
 }
 
@@ -237,18 +237,18 @@ struct hp_taken hp_take(struct hp_thread *t, hp_frame_id hint, uint32_t want)
 
 		if (single && pop_cache(t, cache, &taken.first))
 			return (struct hp_taken){taken.first, 1, 1};
-		hp_mutex_lock(&view->shared->extents_lock, t->owner);
+		hp_mutex_lock(&view->shared->extents_lock, &t->locker, HP_CLASS_EXTENTS);
 		if (hint != HP_NO_FRAME)
 			taken = take_at_locked(view, hint, want);
 		if (!taken.count)
 			taken = take_best_locked(view, want);
 		if (!taken.count) {
-			hp_caches_drain_locked(view, t->owner);
+			hp_caches_drain_locked(view, &t->locker);
 			taken = take_best_locked(view, want);
 		}
 		if (taken.count && single)
 			refill_cache_locked(t, cache);
-		hp_mutex_unlock(&view->shared->extents_lock);
+		hp_mutex_unlock(&view->shared->extents_lock, &t->locker);
 		if (taken.count)
 			return taken;
 		HP_ASSERT(misses < MISSES_MAX);
@@ -286,7 +286,7 @@ bool hp_take_run(struct hp_thread *t, uint32_t want, hp_frame_id *first)
 	struct hp_pool_view *view = t->pool;
 	hp_frame_id found = HP_NO_FRAME;
 
-	hp_mutex_lock(&view->shared->extents_lock, t->owner);
+	hp_mutex_lock(&view->shared->extents_lock, &t->locker, HP_CLASS_EXTENTS);
 	/* Of what was asked for in whole GiBs, aligned ones are better; what files have claimed is taken last. */
 	for (unsigned pass = 0; pass < 4 && found == HP_NO_FRAME; pass++) {
 		bool aligned = pass < 2, claimed = pass % 2;
@@ -294,7 +294,7 @@ bool hp_take_run(struct hp_thread *t, uint32_t want, hp_frame_id *first)
 		if (aligned && want % HP_REGION_FRAMES)
 			continue;
 		if (claimed)
-			hp_caches_drain_locked(view, t->owner);
+			hp_caches_drain_locked(view, &t->locker);
 		for (unsigned s = 0; s < view->shared->segments && found == HP_NO_FRAME; s++)
 			found = find_run_locked(view, s, want, claimed, aligned);
 	}
@@ -304,7 +304,7 @@ bool hp_take_run(struct hp_thread *t, uint32_t want, hp_frame_id *first)
 		remove_locked(view, found, want);
 		*first = found;
 	}
-	hp_mutex_unlock(&view->shared->extents_lock);
+	hp_mutex_unlock(&view->shared->extents_lock, &t->locker);
 	return found != HP_NO_FRAME;
 }
 
@@ -313,7 +313,7 @@ hp_frame_id hp_take_dirty(struct hp_thread *t)
 	struct hp_pool_view *view = t->pool;
 	hp_frame_id found = HP_NO_FRAME;
 
-	hp_mutex_lock(&view->shared->extents_lock, t->owner);
+	hp_mutex_lock(&view->shared->extents_lock, &t->locker, HP_CLASS_EXTENTS);
 	for (uint32_t r = 0; r < view->shared->regions && found == HP_NO_FRAME; r++) {
 		uint64_t first = (uint64_t)r * HP_REGION_FRAMES, words = HP_REGION_FRAMES / 64;
 
@@ -328,7 +328,7 @@ hp_frame_id hp_take_dirty(struct hp_thread *t)
 	}
 	if (found != HP_NO_FRAME)
 		remove_locked(view, found, 1);
-	hp_mutex_unlock(&view->shared->extents_lock);
+	hp_mutex_unlock(&view->shared->extents_lock, &t->locker);
 	return found;
 }
 
@@ -336,7 +336,7 @@ void hp_put(struct hp_thread *t, hp_frame_id first, uint32_t count)
 {
 	struct hp_pool_view *view = t->pool;
 
-	hp_mutex_lock(&view->shared->extents_lock, t->owner);
+	hp_mutex_lock(&view->shared->extents_lock, &t->locker, HP_CLASS_EXTENTS);
 	while (count) {
 		enum hp_frame_state state = hp_frame_state(hp_frame_load(&view->frames[first]));
 		uint32_t same = 1;
@@ -348,7 +348,7 @@ void hp_put(struct hp_thread *t, hp_frame_id first, uint32_t count)
 		first += same;
 		count -= same;
 	}
-	hp_mutex_unlock(&view->shared->extents_lock);
+	hp_mutex_unlock(&view->shared->extents_lock, &t->locker);
 }
 
 bool hp_put_lost(struct hp_thread *t, hp_frame_id frame)
@@ -356,13 +356,13 @@ bool hp_put_lost(struct hp_thread *t, hp_frame_id frame)
 	struct hp_pool_view *view = t->pool;
 	bool lost;
 
-	hp_mutex_lock(&view->shared->extents_lock, t->owner);
+	hp_mutex_lock(&view->shared->extents_lock, &t->locker, HP_CLASS_EXTENTS);
 	lost = !hp_bitmap_test(view->free_map, frame);
 	if (lost) {
 		atomic_store(&view->frames[frame].word, hp_frame_word(HP_FRAME_FREE_DIRTY, 0, 0));
 		add_locked(view, frame, 1, false);
 	}
-	hp_mutex_unlock(&view->shared->extents_lock);
+	hp_mutex_unlock(&view->shared->extents_lock, &t->locker);
 	return lost;
 }
 
@@ -399,16 +399,16 @@ hp_frame_id hp_region_claim(struct hp_thread *t, uint32_t file, hp_frame_id wish
 	struct hp_pool_view *view = t->pool;
 	uint32_t found;
 
-	hp_mutex_lock(&view->shared->extents_lock, t->owner);
+	hp_mutex_lock(&view->shared->extents_lock, &t->locker, HP_CLASS_EXTENTS);
 	found = find_whole_locked(view, wish);
 	if (found == UINT32_MAX) {
 		/* A few frames in a CPU's cache may be all that a region lacks. */
-		hp_caches_drain_locked(view, t->owner);
+		hp_caches_drain_locked(view, &t->locker);
 		found = find_whole_locked(view, wish);
 	}
 	if (found != UINT32_MAX)
 		view->regions[found].claim = file;
-	hp_mutex_unlock(&view->shared->extents_lock);
+	hp_mutex_unlock(&view->shared->extents_lock, &t->locker);
 	return found == UINT32_MAX ? HP_NO_FRAME : found * HP_REGION_FRAMES;
 }
 
@@ -417,7 +417,7 @@ hp_frame_id hp_find_free(struct hp_thread *t, hp_frame_id wish, uint32_t want)
 	struct hp_pool_view *view = t->pool;
 	struct run run = {HP_NO_FRAME, 0};
 
-	hp_mutex_lock(&view->shared->extents_lock, t->owner);
+	hp_mutex_lock(&view->shared->extents_lock, &t->locker, HP_CLASS_EXTENTS);
 	if (wish != HP_NO_FRAME && wish / HP_REGION_FRAMES < view->shared->regions &&
 	    (uint64_t)wish + want <= hp_segment_end(view, wish) &&
 	    hp_bitmap_next_clear(view->free_map, wish, (uint64_t)wish + want) == (uint64_t)wish + want)
@@ -426,7 +426,7 @@ hp_frame_id hp_find_free(struct hp_thread *t, hp_frame_id wish, uint32_t want)
 		run = find_locked(view, true, false, want);
 	if (run.count < want)
 		run = find_locked(view, false, false, want);
-	hp_mutex_unlock(&view->shared->extents_lock);
+	hp_mutex_unlock(&view->shared->extents_lock, &t->locker);
 	return run.first;
 }
 
@@ -434,8 +434,8 @@ void hp_region_unclaim(struct hp_thread *t, uint32_t file, hp_frame_id first)
 {
 	struct hp_pool_view *view = t->pool;
 
-	hp_mutex_lock(&view->shared->extents_lock, t->owner);
+	hp_mutex_lock(&view->shared->extents_lock, &t->locker, HP_CLASS_EXTENTS);
 	if (region_of(view, first)->claim == file)
 		region_of(view, first)->claim = 0;
-	hp_mutex_unlock(&view->shared->extents_lock);
+	hp_mutex_unlock(&view->shared->extents_lock, &t->locker);
 }

@@ -49,6 +49,6 @@ hp_frame_id hp_find_free(struct hp_thread *t, hp_frame_id wish, uint32_t want);
 uint64_t hp_segment_end(const struct hp_pool_view *view, hp_frame_id frame);
 
 /* Moves the frames of every CPU's cache back to the maps. */
-void hp_caches_drain_locked(struct hp_pool_view *view, hp_owner owner);
+void hp_caches_drain_locked(struct hp_pool_view *view, const struct hp_locker *who);
 
 #endif

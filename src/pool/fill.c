@@ -327,11 +327,12 @@ int hp_pool_fill(struct hp_thread *t, const hp_pool_options *options, hp_error *
 	return why.code;
 }
 
-void hp_fill_reap(struct hp_pool_view *view, uint32_t process)
+void hp_fill_reap(struct hp_pool_view *view, const uint64_t *dead)
 {
 	struct hp_pool_shared *shared = view->shared;
 
-	if (atomic_load(&shared->fill_process) != process || atomic_load(&shared->fill_state) != HP_FILL_RUNNING)
+	if (!hp_is_dead(dead, atomic_load(&shared->fill_process)) ||
+	    atomic_load(&shared->fill_state) != HP_FILL_RUNNING)
 		return;
 	hp_fail(&shared->fill_error, -EPIPE, HP_LIMIT_NONE,
 	        "the process that filled the pool is gone; make another pool");

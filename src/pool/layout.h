@@ -21,12 +21,15 @@
 #define HP_SEGMENTS_MAX 2u /* hugetlb, and shared memory for the rest */
 
 #define HP_FILE_RECORD_SIZE 192u
-#define HP_VMA_RECORD_SIZE 64u
+#define HP_VMA_RECORD_SIZE 128u
 
 enum hp_pool_section {
 	HP_SECTION_SHARED,
 	HP_SECTION_PROCESSES,
 	HP_SECTION_SLOTS,
+	HP_SECTION_LOCKS,
+	HP_SECTION_LOCK_RECORDS,
+	HP_SECTION_LOCK_POINTS,
 	HP_SECTION_INTENTS,
 	HP_SECTION_FAULT_MUTEXES,
 	HP_SECTION_CPU_CACHES,
@@ -65,14 +68,29 @@ struct hp_segment_record {
 	_Atomic uint32_t huge;   /* of these, made of huge pages */
 };
 
+/* What orders faults and allocations against truncation and, in the oldest scheme, fork. See file/lock.h. */
+enum hp_file_lock {
+	HP_FILE_LOCK_BIASED = 0,
+	HP_FILE_LOCK_INVALIDATE,
+	HP_FILE_LOCK_VMA,
+	HP_FILE_LOCK_RWSEM,
+	HP_FILE_LOCK_NONE,
+	HP_FILE_LOCKS,
+};
+
+enum hp_resv_lock { HP_RESV_LOCK_FILE = 0, HP_RESV_LOCK_GLOBAL, HP_RESV_LOCKS };
+
 enum hp_fill_state { HP_FILL_RUNNING = 0, HP_FILL_DONE, HP_FILL_FAILED };
 
 struct hp_pool_shared {
 	/* Never change after creation. */
 	uint32_t regions; /* of all segments */
 	uint32_t segments;
-	uint32_t fault_mutexes; /* a power of two, or 0 */
-	uint32_t fault_window;  /* pages */
+	uint32_t fault_mutexes;  /* a power of two, or 0 */
+	uint32_t fault_window;   /* pages */
+	uint32_t fault_sleep_us; /* slept under the fault mutex, to show what it orders */
+	uint32_t file_lock;      /* enum hp_file_lock */
+	uint32_t resv_lock;      /* enum hp_resv_lock */
 	uint32_t table_sharing;
 	uint32_t zero_mb_per_s; /* limit for each worker; 0 is none */
 	uint64_t size_frames;   /* asked for at creation */
@@ -88,7 +106,6 @@ struct hp_pool_shared {
 	 * adds to it last, so that a promise always finds a free frame somewhere: in the maps or in a CPU's cache.
 	 */
 	_Atomic uint64_t uncommitted __attribute__((aligned(HP_CACHE_LINE)));
-	_Atomic uint64_t reserved; /* promised and not yet taken */
 
 	struct hp_mutex extents_lock __attribute__((aligned(HP_CACHE_LINE)));
 	uint32_t cursor; /* region where the search for frames starts; under extents_lock */
@@ -110,6 +127,8 @@ struct hp_pool_shared {
 	_Atomic uint64_t zeroed_by_caller;
 
 	struct hp_mutex reap_lock __attribute__((aligned(HP_CACHE_LINE)));
+	struct hp_mutex resv_lock_of_all
+		__attribute__((aligned(HP_CACHE_LINE))); /* of all files, by HP_RESV_LOCK_GLOBAL */
 	_Atomic uint32_t file_generation;
 	struct hp_table files __attribute__((aligned(HP_CACHE_LINE)));
 	struct hp_table vmas __attribute__((aligned(HP_CACHE_LINE)));

@@ -24,39 +24,77 @@ static bool is_rate(uint64_t value)
 	return value <= UINT32_MAX;
 }
 
+static bool is_sleep(uint64_t value)
+{
+	return value <= 1000000;
+}
+
+static const char *const file_lock_words[] = {
+	[HP_FILE_LOCK_BIASED] = "biased", [HP_FILE_LOCK_INVALIDATE] = "invalidate",
+	[HP_FILE_LOCK_VMA] = "vma",       [HP_FILE_LOCK_RWSEM] = "rwsem",
+	[HP_FILE_LOCK_NONE] = "none",     NULL};
+static const char *const resv_lock_words[] = {[HP_RESV_LOCK_FILE] = "file", [HP_RESV_LOCK_GLOBAL] = "global", NULL};
+
+#define NOT_UNSAFE UINT64_MAX
+
+/* A key takes a number or one of some words, whose place in the list is its value. */
 static const struct tuning_key {
 	const char *name;
 	size_t offset; /* in struct hp_tuning */
 	bool (*is_valid)(uint64_t value);
-	bool zero_is_unsafe;
+	const char *const *words;
+	uint64_t unsafe; /* the value that needs HP_POOL_UNSAFE */
 	const char *valid;
 } tuning_keys[] = {
-	{"fault_window", offsetof(struct hp_tuning, fault_window), is_fault_window, false,
+	{"fault_window", offsetof(struct hp_tuning, fault_window), is_fault_window, NULL, NOT_UNSAFE,
          "a power of two from 1 to 512"},
-	{"fault_mutexes", offsetof(struct hp_tuning, fault_mutexes), is_fault_mutexes, true,
+	{"fault_mutexes", offsetof(struct hp_tuning, fault_mutexes), is_fault_mutexes, NULL, 0,
          "a power of two up to 4096, or 0 with HP_POOL_UNSAFE"},
-	{"zero_mb_per_s", offsetof(struct hp_tuning, zero_mb_per_s), is_rate, false, "a number"},
+	{"fault_sleep_us", offsetof(struct hp_tuning, fault_sleep_us), is_sleep, NULL, NOT_UNSAFE,
+         "a number up to 1000000"},
+	{"file_lock", offsetof(struct hp_tuning, file_lock), NULL, file_lock_words, HP_FILE_LOCK_NONE,
+         "biased, invalidate, vma, rwsem, or none with HP_POOL_UNSAFE"},
+	{"resv_lock", offsetof(struct hp_tuning, resv_lock), NULL, resv_lock_words, NOT_UNSAFE, "file or global"},
+	{"zero_mb_per_s", offsetof(struct hp_tuning, zero_mb_per_s), is_rate, NULL, NOT_UNSAFE, "a number"},
 };
+
+#define TUNING_KEYS (sizeof(tuning_keys) / sizeof(tuning_keys[0]))
+
+static bool parse_word(const struct tuning_key *key, const char *text, size_t length, uint64_t *value)
+{
+	for (*value = 0; key->words[*value]; ++*value)
+		if (strlen(key->words[*value]) == length && !strncmp(key->words[*value], text, length))
+			return true;
+	return false;
+}
+
+static bool parse_value(const struct tuning_key *key, const char *text, size_t length, uint64_t *value)
+{
+	char *end;
+
+	if (key->words)
+		return parse_word(key, text, length, value);
+	*value = strtoull(text, &end, 10);
+	return *text >= '0' && *text <= '9' && end == text + length && key->is_valid(*value);
+}
 
 static int parse_pair(const char *pair, size_t length, bool unsafe, struct hp_tuning *tuning, hp_error *error)
 {
-	for (size_t i = 0; i < sizeof(tuning_keys) / sizeof(tuning_keys[0]); i++) {
+	for (size_t i = 0; i < TUNING_KEYS; i++) {
 		const struct tuning_key *key = &tuning_keys[i];
 		size_t name = strlen(key->name);
-		char *end;
 		uint64_t value;
 
 		if (length <= name || strncmp(pair, key->name, name) != 0 || pair[name] != '=')
 			continue;
-		value = strtoull(pair + name + 1, &end, 10);
-		if (end == pair + name + 1 || end != pair + length || pair[name + 1] == '-' || !key->is_valid(value) ||
-		    (value == 0 && key->zero_is_unsafe && !unsafe))
+		if (!parse_value(key, pair + name + 1, length - name - 1, &value) || (value == key->unsafe && !unsafe))
 			return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "tuning: %s takes %s", key->name, key->valid);
 		*(uint32_t *)((char *)tuning + key->offset) = (uint32_t)value;
 		return 0;
 	}
 	return hp_fail(error, -EINVAL, HP_LIMIT_NONE,
-	               "tuning: unknown word at \"%s\"; known are fault_window=N, fault_mutexes=N, zero_mb_per_s=N",
+	               "tuning: unknown word at \"%s\"; known are fault_window, fault_mutexes, fault_sleep_us, "
+	               "file_lock, resv_lock and zero_mb_per_s",
 	               pair);
 }
 

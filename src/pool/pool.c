@@ -7,7 +7,6 @@
 #include "base/machine.h"
 #include "os/budget.h"
 #include "os/life.h"
-#include "os/sentinel.h"
 #include "pool/workers.h"
 #include "sync/futex.h"
 
@@ -41,6 +40,10 @@ static void describe_sections(uint32_t regions, struct hp_section_spec *spec)
 	spec[HP_SECTION_SHARED] = (struct hp_section_spec){"shared", sizeof(struct hp_pool_shared), 1};
 	spec[HP_SECTION_PROCESSES] = (struct hp_section_spec){"processes", sizeof(struct hp_process), HP_PROCESSES_MAX};
 	spec[HP_SECTION_SLOTS] = (struct hp_section_spec){"slots", sizeof(struct hp_slot), HP_SLOTS_MAX};
+	spec[HP_SECTION_LOCKS] = (struct hp_section_spec){"locks", sizeof(struct hp_lock_shared), 1};
+	spec[HP_SECTION_LOCK_RECORDS] =
+		(struct hp_section_spec){"lock records", sizeof(struct hp_lock_record), HP_SLOTS_MAX};
+	spec[HP_SECTION_LOCK_POINTS] = (struct hp_section_spec){"lock points", HP_POINT_NAME, HP_POINTS_MAX};
 	spec[HP_SECTION_INTENTS] = (struct hp_section_spec){"intents", sizeof(struct hp_intents), HP_SLOTS_MAX};
 	spec[HP_SECTION_FAULT_MUTEXES] =
 		(struct hp_section_spec){"fault mutexes", sizeof(struct hp_fault_mutex), HP_FAULT_MUTEXES_MAX};
@@ -58,7 +61,7 @@ static void describe_sections(uint32_t regions, struct hp_section_spec *spec)
 	spec[HP_SECTION_PAGES] = (struct hp_section_spec){"pages", HP_BASE_PAGE_SIZE, pages};
 }
 
-static void find_sections(struct hp_pool_view *view)
+void hp_pool_find_sections(struct hp_pool_view *view)
 {
 	struct hp_arena *arena = &view->arena;
 
@@ -68,6 +71,16 @@ static void find_sections(struct hp_pool_view *view)
 	view->processes.slots = view->slots;
 	view->processes.control = arena->handle;
 	view->processes.identity = hp_life_identity(arena->handle);
+	view->locks = (struct hp_lock_domain){
+		.shared = hp_arena_section(arena, HP_SECTION_LOCKS),
+		.slots = view->slots,
+		.records = hp_arena_section(arena, HP_SECTION_LOCK_RECORDS),
+		.slot_count = HP_SLOTS_MAX,
+		.base = (const char *)arena->header,
+		.context = view,
+	};
+	view->processes.slots_used = &view->locks.shared->slots_used;
+	view->lock_points = hp_arena_section(arena, HP_SECTION_LOCK_POINTS);
 	view->intents = hp_arena_section(arena, HP_SECTION_INTENTS);
 	view->fault_mutexes = hp_arena_section(arena, HP_SECTION_FAULT_MUTEXES);
 	view->caches = hp_arena_section(arena, HP_SECTION_CPU_CACHES);
@@ -106,7 +119,7 @@ static int create_arena(struct hp_pool_view *view, const hp_pool_options *option
 	result = hp_arena_create(view->os, spec, &view->arena, error);
 	if (result)
 		return result;
-	find_sections(view);
+	hp_pool_find_sections(view);
 	shared = view->shared;
 	if (hugetlb)
 		shared->segment[segments++] = (struct hp_segment_record){.backing = HP_BACKING_HUGETLB};
@@ -120,12 +133,18 @@ static int create_arena(struct hp_pool_view *view, const hp_pool_options *option
 	shared->size_frames = hp_frames_up(options->size);
 	shared->fault_window = tuning->fault_window;
 	shared->fault_mutexes = tuning->fault_mutexes;
+	shared->fault_sleep_us = tuning->fault_sleep_us;
+	shared->file_lock = tuning->file_lock;
+	shared->resv_lock = tuning->resv_lock;
 	shared->zero_mb_per_s = tuning->zero_mb_per_s;
 	shared->table_sharing =
 		!(options->flags & HP_POOL_NO_TABLE_SHARING) && view->os->ops->shares_page_tables(view->os);
 	hp_table_init(&shared->files, HP_FILES_MAX);
 	hp_table_init(&shared->vmas, HP_VMAS_MAX);
 	hp_pages_init(&view->pages, (uint32_t)spec[HP_SECTION_PAGES].count);
+	hp_locks_init(&view->locks);
+	for (uint32_t p = 0; p < hp_points_count(); p++)
+		hp_point_format(p + 1, view->lock_points[p]);
 	result = hp_slots_init(view->slots, HP_SLOTS_MAX);
 	if (result)
 		return hp_fail(error, result, HP_LIMIT_NONE, "this system has no robust shared mutexes");
@@ -161,8 +180,9 @@ static int create_segments(struct hp_pool_view *view, const hp_pool_options *opt
 		               size * shared->segments);
 	view->direct = direct;
 	view->direct_frames = calloc(shared->regions, sizeof(view->direct_frames[0]));
-	if (!view->direct_frames)
-		return hp_fail(error, -ENOMEM, HP_LIMIT_MEMORY, "no memory for the table of regions");
+	view->threads = calloc(HP_SLOTS_MAX, sizeof(view->threads[0]));
+	if (!view->direct_frames || !view->threads)
+		return hp_fail(error, -ENOMEM, HP_LIMIT_MEMORY, "no memory for the tables of regions and threads");
 	if (hp_maps_take(view->os, shared->regions + 2))
 		return hp_fail(error, -ENOMEM, HP_LIMIT_MAP_COUNT,
 		               "the pool's own mapping takes %u kernel mappings, and %lu of %lu are in use; raise "
@@ -198,6 +218,7 @@ static void destroy_view(struct hp_pool_view *view)
 	if (view->arena.header)
 		hp_arena_destroy(&view->arena, HP_SECTION_SLOTS, held * sizeof(struct hp_slot));
 	free(hp_unatomic(view->direct_frames));
+	free(view->threads);
 	free(view);
 }
 
@@ -301,12 +322,16 @@ int hp_pool_make(struct hp_os *os, const hp_pool_options *given, hp_pool *pool, 
 int hp_pool_close(hp_pool pool)
 {
 	struct hp_pool_view *view = hp_pool_find(pool.id);
+	struct hp_thread *t;
+	int result;
 
 	if (!view)
 		return -EBADF;
-	if (!hp_sentinel_is_armed() || !view->process)
-		return -ECHILD; /* a raw clone's record and slots are the parent's; others without one have no books */
-	if (hp_pool_in_use(view))
+	/* A raw clone's record and slots are the parent's; others without one have no books. */
+	result = hp_thread_enter(view, &t);
+	if (result)
+		return result;
+	if (hp_pool_in_use(t))
 		return -EBUSY;
 	destroy_view(view);
 	return 0;
@@ -324,7 +349,7 @@ int hp_pool_enter_view(struct hp_pool_view *view, struct hp_thread **t, hp_error
 		               "had it already",
 		               HP_PROCESSES_MAX - 1);
 	if (result)
-		return hp_fail(error, result, HP_LIMIT_TABLE, "%u threads use this pool already", HP_SLOTS_MAX);
+		return hp_fail(error, result, HP_LIMIT_TABLE, "%u threads use this pool already", HP_THREADS_MAX);
 	return 0;
 }
 
@@ -376,10 +401,10 @@ static uint64_t dirty_frames(struct hp_thread *t)
 	sigset_t saved;
 
 	hp_signals_block(&saved);
-	hp_mutex_lock(&view->shared->extents_lock, t->owner);
+	hp_mutex_lock(&view->shared->extents_lock, &t->locker, HP_CLASS_EXTENTS);
 	for (uint32_t r = 0; r < view->shared->regions; r++)
 		dirty += view->regions[r].free - view->regions[r].zeroed;
-	hp_mutex_unlock(&view->shared->extents_lock);
+	hp_mutex_unlock(&view->shared->extents_lock, &t->locker);
 	hp_signals_restore(&saved);
 	return dirty;
 }
@@ -473,7 +498,7 @@ int hp_pool_stats_get(hp_pool pool, hp_pool_stats *stats)
 	stats->zeroing = count[HP_FRAME_ZEROING];
 	stats->used = count[HP_FRAME_USED];
 	stats->holes = count[HP_FRAME_HOLE];
-	stats->reserved = atomic_load(&shared->reserved);
+	stats->reserved = hp_pool_reserved(t);
 	stats->files = atomic_load(&shared->files.live);
 	stats->mappings = atomic_load(&shared->vmas.live);
 	for (uint32_t id = 1; id < HP_PROCESSES_MAX; id++)

@@ -7,6 +7,7 @@
 
 #include "pool/frame.h"
 #include "pool/layout.h"
+#include "sync/point.h"
 #include "sync/signals.h"
 
 #define HP_POOLS_MAX 16u /* of one process */
@@ -21,7 +22,9 @@ struct hp_pool_view {
 	struct hp_pool_shared *shared;
 	struct hp_processes processes;
 	struct hp_slot *slots;
-	struct hp_intents *intents; /* by slot */
+	struct hp_lock_domain locks;
+	char (*lock_points)[HP_POINT_NAME]; /* [HP_POINTS_MAX]: names by number */
+	struct hp_intents *intents;         /* by slot */
 	struct hp_fault_mutex *fault_mutexes;
 	struct hp_cpu_cache *caches;
 	struct hp_region *regions;
@@ -34,25 +37,24 @@ struct hp_pool_view {
 	char *direct;                    /* frame 0 in the pool's own mapping */
 	_Atomic uint32_t *direct_frames; /* [region]: frames that this process has mapped there */
 	uint64_t maps;                   /* kernel mappings set aside for the direct map */
+	struct hp_thread *threads;       /* [slot]: of this process's threads */
 	uint32_t index;                  /* in the process's table of pools */
 	uint32_t generation;
 
 	/* Change at fork, when there is one thread. */
 	uint32_t process;   /* 0: not a member (a raw clone, or no record left): engine calls fail */
 	void *process_lock; /* os/life.h */
-	uint32_t child;     /* between fork's prepare and its end: the record made for the child */
-	void *child_lock;
+	uint32_t forks;     /* grows when a child takes the view over: threads of its parent are not its own */
 
 	struct hp_workers *workers;         /* threads of this process; NULL in a fork child */
 	struct hp_background_fill *filling; /* the same */
 };
 
-struct hp_thread { /* thread-local */
+struct hp_thread { /* a thread's part in a pool, as long as it holds a slot */
 	struct hp_pool_view *pool;
 	struct hp_slot *slot;
 	struct hp_intents *intents;
-	hp_owner owner;      /* what it writes into locks */
-	uint32_t generation; /* of the pool's view; another one means that this record is stale */
+	struct hp_locker locker;
 };
 
 /* -- registry.c: handles, views and threads ---------------------------------------------------------------------- */
@@ -80,29 +82,50 @@ void hp_pools_unlock(void);
  */
 int hp_thread_enter(struct hp_pool_view *view, struct hp_thread **thread);
 int hp_thread_enter_blocked(struct hp_pool_view *view, struct hp_thread **thread);
-/* In a fork child: forgets the parent's slots. */
-void hp_threads_forget(void);
+/*
+ * True if this process may use its pools: it made them, or it has taken over what its parent prepared at a fork, which
+ * this does at the first call. False in the child of a raw clone. Signal safe.
+ */
+bool hp_process_is_known(void);
+/* What takes over: space/fork.c. */
+void hp_process_on_fork(bool (*after)(void));
+/* In a fork child, where the lock is held by the parent's thread. */
+void hp_pools_reset(void);
 
 /* -- hooks: what the layers above know about a process ---------------------------------------------------------- */
 
 struct hp_pool_hooks {
-	/* Takes back everything the dead process had: handles, mappings. */
-	void (*reap)(struct hp_thread *t, uint32_t process);
-	/* Handles and mappings of this process, for hp_pool_close. */
-	bool (*in_use)(struct hp_pool_view *view);
+	/* Takes back everything that dead processes had: handles, mappings. Under the reap lock; may be begun again. */
+	void (*reap)(struct hp_thread *t, const uint64_t *dead);
+	/* Finishes what a dead thread was in the middle of. Under the reap lock; may be begun again. May be NULL. */
+	void (*recover)(struct hp_thread *t, const struct hp_intent *intent);
+	/* Whether this process has handles or mappings, for hp_pool_close. */
+	bool (*in_use)(struct hp_thread *t);
+	/* Pages promised and not taken, by their bits. Exact when nothing else runs. May be NULL. */
+	uint64_t (*reserved)(struct hp_thread *t);
 	/* The layer's invariants: 0, or -EUCLEAN and the first violation. Nothing else runs. */
 	int (*check)(struct hp_thread *t, hp_error *error);
 };
 void hp_pool_hooks_add(const struct hp_pool_hooks *hooks);
-bool hp_pool_in_use(struct hp_pool_view *view);
+bool hp_pool_in_use(struct hp_thread *t);
+uint64_t hp_pool_reserved(struct hp_thread *t);
 int hp_pool_check_layers(struct hp_thread *t, hp_error *error);
 /* Buries dead processes. Returns how many. Not in the fault path. */
 uint32_t hp_pool_reap(struct hp_thread *t);
+/* Takes back what the processes had that are buried and not released, under the reap lock. Returns how many. */
+uint32_t hp_pool_reap_buried(struct hp_thread *t);
+/* `dead` has a bit for each process record. */
+static inline bool hp_is_dead(const uint64_t *dead, uint32_t process)
+{
+	return dead[process / 64] >> process % 64 & 1;
+}
 
 /* -- pool.c ------------------------------------------------------------------------------------------------------ */
 
 /* hp_pool_create, when the layers have been joined (space/library.c). */
 int hp_pool_make(struct hp_os *os, const hp_pool_options *options, hp_pool *pool, hp_error *error);
+/* Points the view at the sections of its arena. */
+void hp_pool_find_sections(struct hp_pool_view *view);
 /* -EPROTO: the arena's header is not the one that a pool of this size has. */
 int hp_pool_verify_arena(const struct hp_pool_view *view);
 /*
@@ -117,10 +140,16 @@ int hp_pool_promise(struct hp_thread *t, uint64_t frames, hp_error *error);
 /* So many free frames are promised to nobody any more: workers may zero what is dirty, and hear of it. Signal safe. */
 void hp_pool_unpromise(struct hp_pool_view *view, uint64_t frames);
 
+/* -- repair.c ---------------------------------------------------------------------------------------------------- */
+
+/* Tells the classes of this layer's locks how to make what they protect consistent when an owner has died. */
+void hp_pool_repairs(void);
+
 /* -- options.c --------------------------------------------------------------------------------------------------- */
 
 struct hp_tuning {
-	uint32_t fault_window, fault_mutexes, zero_mb_per_s;
+	uint32_t fault_window, fault_mutexes, fault_sleep_us, zero_mb_per_s;
+	uint32_t file_lock, resv_lock;
 };
 int hp_tuning_parse(const char *text, bool unsafe, struct hp_tuning *tuning, hp_error *error);
 int hp_options_check(const hp_pool_options *given, hp_pool_options *options, hp_error *error);
@@ -144,8 +173,8 @@ void *hp_direct(struct hp_pool_view *view, hp_frame_id frame);
 int hp_pool_fill(struct hp_thread *t, const hp_pool_options *options, hp_error *error);
 /* The fill is over; what there is to say stands in shared->fill_error. Wakes who waits. */
 void hp_fill_end(struct hp_pool_shared *shared, enum hp_fill_state state);
-/* The process is dead: a fill that it was in the middle of has failed. */
-void hp_fill_reap(struct hp_pool_view *view, uint32_t process);
+/* Processes are dead: a fill that one was in the middle of has failed. */
+void hp_fill_reap(struct hp_pool_view *view, const uint64_t *dead);
 
 /* -- zeroing.c --------------------------------------------------------------------------------------------------- */
 

@@ -277,12 +277,14 @@ void hp_workers_resume(struct hp_thread *t)
 	hp_workers_notify(t->pool);
 }
 
-void hp_workers_reap(struct hp_thread *t, uint32_t process)
+void hp_workers_reap(struct hp_thread *t, const uint64_t *dead)
 {
 	struct hp_pool_shared *shared = t->pool->shared;
 
-	atomic_fetch_sub(&shared->pause, atomic_exchange(&t->pool->processes.record[process].pauses, 0));
-	if (atomic_load(&shared->worker_process) != process)
+	for (uint32_t id = 1; id < HP_PROCESSES_MAX; id++)
+		if (hp_is_dead(dead, id))
+			atomic_fetch_sub(&shared->pause, atomic_exchange(&t->pool->processes.record[id].pauses, 0));
+	if (!hp_is_dead(dead, atomic_load(&shared->worker_process)))
 		return;
 	atomic_store(&shared->worker_process, 0);
 	atomic_store(&shared->workers, 0);

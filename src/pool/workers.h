@@ -26,7 +26,7 @@ bool hp_workers_pause(struct hp_thread *t, int64_t timeout_ns);
 void hp_workers_resume(struct hp_thread *t);
 /* There may be something to zero: frames became dirty, or a promise that kept workers from them was given up. */
 void hp_workers_notify(struct hp_pool_view *view);
-/* The process is dead: takes back the frames that its zeroers had, and its pauses. */
-void hp_workers_reap(struct hp_thread *t, uint32_t process);
+/* Processes are dead: takes back the frames that their zeroers had, and their pauses. */
+void hp_workers_reap(struct hp_thread *t, const uint64_t *dead);
 
 #endif

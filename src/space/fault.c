@@ -9,6 +9,7 @@
 #include "space/space.h"
 
 #include "base/log.h"
+#include "file/lock.h"
 #include "file/place.h"
 
 #include <errno.h>
@@ -149,11 +150,11 @@ static int resolve(struct hp_thread *t, struct hp_mapping *m, uint32_t page, uin
 	uint32_t left = m->first + m->pages - page;
 	int result;
 
-	hp_rwsem_read_lock(&use.record->lock);
+	hp_file_fault_lock(t, use, m->vma);
 	result = hp_file_fault_locked(t, use, page, (window < left ? window : left) - 1);
 	if (!result)
 		result = map_around(t, m, page, window, end);
-	hp_rwsem_read_unlock(&use.record->lock);
+	hp_file_fault_unlock(t, use, m->vma);
 	return result;
 }
 
@@ -211,9 +212,14 @@ static enum hp_fault_result fault_in(struct hp_mapping *m, uintptr_t address, bo
 
 enum hp_fault_result hp_space_fault(uintptr_t address, bool write)
 {
-	struct hp_epoch_section section = hp_epoch_enter(&hp_space.epoch);
-	struct hp_mapping *m = hp_range_map_find(&hp_space.ranges, address);
-	enum hp_fault_result result = m ? fault_in(m, address, write) : HP_FAULT_FOREIGN;
+	struct hp_epoch_section section;
+	enum hp_fault_result result;
+	struct hp_mapping *m;
+
+	hp_process_is_known(); /* the epoch is the parent's until then */
+	section = hp_epoch_enter(&hp_space.epoch);
+	m = hp_range_map_find(&hp_space.ranges, address);
+	result = m ? fault_in(m, address, write) : HP_FAULT_FOREIGN;
 
 	hp_epoch_leave(&hp_space.epoch, section);
 	return result;

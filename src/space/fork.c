@@ -2,141 +2,201 @@
 /*
  * fork.
  *
- * The child has the parent's mappings from its first instruction, but is known to nobody until it has registered. So
- * the parent prepares: it takes a process record for the child, with a lock that lives in the child's copy of a
- * descriptor, and enters the files that it has open or mapped for the child. They cannot go away then, whatever the
- * parent does:
+ * The child has the parent's mappings from its first instruction. What the pool's books need to know of it the parent
+ * enters before it forks, where the memory of the books is at hand: for the child each page of them would be a fault, and
+ * most children exec or exit soon. The child itself does nothing until it first uses hugepool, or touches lazy memory:
  *
- *   parent                               child
+ *   parent                                        child
  *   take the child's record and lock
- *   enter the files for it
+ *   enter open files and mappings for it,
+ *     each mapping under its file's lock
  *   fork
- *   close the lock's descriptor          close the parent's lock
- *   (unmap, close: the files stay)       take a slot
- *                                        register each mapping with its file
- *                                        give up what it does not have open
+ *   drop its own part of the child's lock         (nothing)
+ *                                                 first use: the sentinel was wiped, so take over
  *
- * A fork that fails leaves a record whose lock is gone with the parent's descriptor: the next reaping takes it back.
+ * A fork that fails leaves a record whose lock is gone with the parent's part of it: the next reaping takes it back.
  * Nothing is started in the child. A child without a record (the table is full) keeps its memory, and its engine calls
- * fail.
+ * fail; so does the child of a raw clone, for which nothing was prepared.
  */
 #include "space/space.h"
 
 #include "base/log.h"
-#include "file/vma.h"
+#include "file/lock.h"
 #include "os/life.h"
 #include "os/sentinel.h"
+#include "sync/barrier.h"
+#include "sync/futex.h"
 
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
-static void pin_mapping(const struct hp_range *range, void *context)
+/* Of a fork from before it until after it; in the child as the parent left it, until the child has taken over. */
+static struct {
+	bool prepared;
+	_Atomic bool taken_over;
+	struct {
+		uint32_t process; /* the child's record; 0: there is none */
+		void *lock;
+	} child[HP_POOLS_MAX];
+} state;
+
+/* ---- in the parent ---------------------------------------------------------------------------------------------- */
+
+/* The child's mapping enters its file's list. */
+static void register_mapping(const struct hp_range *range, void *unused)
 {
 	struct hp_mapping *m = range->value;
+	struct hp_vma_record facts = {.process = state.child[m->pool->index].process,
+	                              .first = m->first,
+	                              .pages = m->pages,
+	                              .prot = m->prot,
+	                              .flags = m->flags,
+	                              .address = m->start};
+	struct hp_file_use use = {hp_file_at(m->pool, m->file), m->file};
+	struct hp_thread *t;
 
-	(void)context;
-	if (m->pool->child)
-		hp_file_pin(m->pool, m->pool->child, m->file);
-	else if (m->vma)
+	(void)unused;
+	m->child_vma = 0;
+	if (!m->vma || hp_thread_enter(m->pool, &t))
+		return;
+	if (atomic_load(&facts.process)) {
+		hp_file_fork_lock(t, use);
+		hp_vma_add(t, m->file, &facts, &m->child_vma);
+		hp_file_fork_unlock(t, use);
+	}
+	if (!m->child_vma)
 		hp_file_get(m->pool, m->file); /* for ever: nobody could tell when the child is done with it */
 }
 
 static void prepare_pool(struct hp_pool_view *view)
 {
 	struct hp_thread *t;
+	void *lock = NULL;
+	uint32_t child;
 
+	state.child[view->index].process = 0;
 	if (hp_thread_enter(view, &t))
 		return;
-	view->child = hp_process_claim(&view->processes, 0, &view->child_lock);
-	if (!view->child && hp_pool_reap(t))
-		view->child = hp_process_claim(&view->processes, 0, &view->child_lock);
-	if (view->child) {
-		hp_intent_begin(t->intents, HP_INTENT_FORK, view->child, 0, 0);
-		hp_file_pin_open(view, view->child);
+	child = hp_process_claim(&view->processes, 0, &lock);
+	if (!child && hp_pool_reap(t))
+		child = hp_process_claim(&view->processes, 0, &lock);
+	if (child) {
+		hp_intent_begin(t->intents, HP_INTENT_FORK, child, 0, 0);
+		hp_file_inherit(view, child);
 	} else {
 		hp_log(HP_LOG_WARNING,
 		       "the pool has %u processes already: a forked child keeps its memory but cannot use the pool",
 		       HP_PROCESSES_MAX - 1);
 	}
+	state.child[view->index].process = child;
+	state.child[view->index].lock = lock;
 }
 
 static void prepare(void)
 {
+	sigset_t saved;
+
 	hp_pools_lock();
 	for (uint32_t i = 0; i < HP_POOLS_MAX; i++)
 		if (hp_pool_at(i))
 			prepare_pool(hp_pool_at(i));
-	hp_rwsem_write_lock(&hp_space.fork_gate, hp_space_owner());
-	hp_range_map_each(&hp_space.ranges, pin_mapping, NULL);
+	hp_rwsem_write_lock(&hp_space.fork_gate, hp_space_locker(), HP_CLASS_FORK);
+	hp_signals_block(&saved);
+	hp_range_map_each(&hp_space.ranges, register_mapping, NULL);
+	hp_signals_restore(&saved);
+	atomic_store(&state.taken_over, false);
+	state.prepared = true;
 }
 
 static void in_parent(void)
 {
-	hp_rwsem_write_unlock(&hp_space.fork_gate);
+	state.prepared = false;
+	hp_rwsem_write_unlock(&hp_space.fork_gate, hp_space_locker());
 	for (uint32_t i = 0; i < HP_POOLS_MAX; i++) {
 		struct hp_pool_view *view = hp_pool_at(i);
 		struct hp_thread *t;
 
-		if (!view || !view->child)
+		if (!view || !state.child[i].process)
 			continue;
-		hp_life_drop(view->child_lock);
-		view->child = 0;
-		view->child_lock = NULL;
+		hp_life_drop(state.child[i].lock);
 		if (!hp_thread_enter(view, &t))
 			hp_intent_end(t->intents);
 	}
 	hp_pools_unlock();
 }
 
+/* ---- in the child ----------------------------------------------------------------------------------------------- */
+
 /* The view becomes the child's. */
 static void adopt_pool(struct hp_pool_view *view)
 {
-	view->process = view->child;
-	view->process_lock = view->child_lock;
+	/* Where barriers reach this process, all that share the pool count on it. */
+	bool member = view->locks.shared->fenced || hp_barrier_join();
+
+	view->process = member ? state.child[view->index].process : 0;
+	view->process_lock = state.child[view->index].lock;
 	hp_life_keep(view->process_lock);
-	view->child = 0;
-	view->child_lock = NULL;
+	view->forks++;
 	view->workers = NULL; /* the parent's threads; their records are left where the parent's memory was */
 	view->filling = NULL;
 	if (view->process)
 		view->processes.record[view->process].pid = getpid();
 }
 
-static void register_mapping(const struct hp_range *range, void *context)
+static void adopt_mapping(const struct hp_range *range, void *unused)
 {
 	struct hp_mapping *m = range->value;
-	struct hp_vma_record facts = {
-		.first = m->first, .pages = m->pages, .prot = m->prot, .flags = m->flags, .address = m->start};
-	struct hp_thread *t;
-	bool *complete = context; /* by pool */
 
-	m->vma = hp_thread_enter(m->pool, &t) ? 0 : hp_vma_add(t, m->file, &facts);
-	complete[m->pool->index] &= m->vma != 0;
+	(void)unused;
+	m->vma = m->child_vma;
 }
 
+/*
+ * What the parent prepared becomes this process's own. Only the forking thread's memory is as it was in the parent; other
+ * threads that are in here too have been made since. Signal safe: the first use may be a fault. False: this is the child
+ * of a raw clone.
+ */
+static bool take_over(void)
+{
+	sigset_t saved;
+
+	if (!state.prepared)
+		return hp_sentinel_is_armed(); /* somebody else may just have done it */
+	hp_signals_block(&saved);
+	if (atomic_exchange(&state.taken_over, true)) {
+		while (!hp_sentinel_is_armed())
+			hp_cpu_relax();
+	} else {
+		/* Held by the parent's thread, which held all others off. */
+		memset(&hp_space.fork_gate, 0, sizeof(hp_space.fork_gate));
+		hp_pools_reset();
+		hp_epoch_reset(&hp_space.epoch);
+		for (uint32_t i = 0; i < HP_POOLS_MAX; i++)
+			if (hp_pool_at(i))
+				adopt_pool(hp_pool_at(i));
+		hp_range_map_each(&hp_space.ranges, adopt_mapping, NULL);
+		state.prepared = false;
+		hp_sentinel_arm();
+	}
+	hp_signals_restore(&saved);
+	return true;
+}
+
+/* Only where the kernel cannot tell a child later; debug builds also note that the fork gate is not held. */
 static void in_child(void)
 {
-	bool complete[HP_POOLS_MAX];
-	struct hp_thread *t;
-
-	hp_sentinel_arm();
-	hp_threads_forget();
-	hp_epoch_reset(&hp_space.epoch);
-	hp_rwsem_write_unlock(&hp_space.fork_gate);
-	for (uint32_t i = 0; i < HP_POOLS_MAX; i++)
-		if (hp_pool_at(i))
-			adopt_pool(hp_pool_at(i));
-	memset(complete, true, sizeof(complete));
-	hp_range_map_each(&hp_space.ranges, register_mapping, complete);
-	/* Where a mapping found no record, the files stay entered as long as this process lives. */
-	for (uint32_t i = 0; i < HP_POOLS_MAX; i++)
-		if (hp_pool_at(i) && complete[i] && !hp_thread_enter(hp_pool_at(i), &t))
-			hp_file_unpin(t);
-	hp_pools_unlock();
+	hp_order_pop(&hp_space.fork_gate);
+	if (!hp_sentinel_wipes())
+		take_over();
 }
 
 void hp_fork_watch(void)
 {
+	hp_process_on_fork(take_over);
+#ifdef HP_DEBUG_CHECKS
 	pthread_atfork(prepare, in_parent, in_child);
+#else
+	pthread_atfork(prepare, in_parent, hp_sentinel_wipes() ? NULL : in_child);
+#endif
 }

@@ -9,6 +9,8 @@ static void join_layers(void)
 {
 	hp_pool_hooks_add(&hp_file_hooks);
 	hp_pool_hooks_add(&hp_vma_hooks);
+	hp_pool_repairs();
+	hp_file_repairs();
 	hp_sentinel_arm();
 	hp_fork_watch();
 }

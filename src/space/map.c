@@ -14,14 +14,24 @@
 
 struct hp_space hp_space;
 
-hp_owner hp_space_owner(void)
+/* The locks of the space are the process's own: their owners do not die without it, and they have no statistics. */
+static struct hp_lock_shared local_shared;
+static const struct hp_lock_domain local = {.shared = &local_shared};
+
+const struct hp_locker *hp_space_locker(void)
 {
 	static _Atomic hp_owner last;
-	static __thread hp_owner mine;
+	static __thread struct hp_lock_record record;
+	static __thread struct hp_locker mine;
 
-	if (!mine)
-		mine = atomic_fetch_add_explicit(&last, 1, memory_order_relaxed) + 1;
-	return mine;
+	if (!mine.owner)
+		mine = (struct hp_locker){
+			.owner = (atomic_fetch_add_explicit(&last, 1, memory_order_relaxed) + 1) & HP_OWNER_MASK,
+			.record = &record,
+			.shared = &local_shared,
+			.domain = &local,
+		};
+	return &mine;
 }
 
 #define RETIRED_MAX 64u      /* pieces of memory that wait for readers before we do */
@@ -49,13 +59,13 @@ static void *recall_address(uint64_t length, uint64_t align, uint64_t skew)
 {
 	void *found = NULL;
 
-	hp_mutex_lock(&hp_space.lock, hp_space_owner());
+	hp_mutex_lock(&hp_space.lock, hp_space_locker(), HP_CLASS_SPACE);
 	for (unsigned i = 0; i < 8 && !found; i++)
 		if (recent[i].length == length && (recent[i].start & (align - 1)) == skew) {
 			found = (void *)recent[i].start;
 			recent[i].length = 0;
 		}
-	hp_mutex_unlock(&hp_space.lock);
+	hp_mutex_unlock(&hp_space.lock, hp_space_locker());
 	return found;
 }
 
@@ -214,9 +224,9 @@ static int publish(struct hp_thread *t, struct hp_mapping *m, hp_error *error)
 	int result;
 
 	hp_vma_at(t->pool, m->vma)->address = m->start;
-	hp_mutex_lock(&hp_space.lock, hp_space_owner());
+	hp_mutex_lock(&hp_space.lock, hp_space_locker(), HP_CLASS_SPACE);
 	result = hp_range_map_insert(&hp_space.ranges, m->start, m->start + m->length, m);
-	hp_mutex_unlock(&hp_space.lock);
+	hp_mutex_unlock(&hp_space.lock, hp_space_locker());
 	if (!result)
 		return 0;
 	m->pool->os->ops->unmap(m->pool->os, (void *)m->start, m->length);
@@ -228,26 +238,49 @@ static int publish(struct hp_thread *t, struct hp_mapping *m, hp_error *error)
 	return hp_fail(error, result, HP_LIMIT_MEMORY, "no memory to note the mapping");
 }
 
+static int add_record(struct hp_thread *t, struct hp_mapping *m)
+{
+	struct hp_vma_record facts = {
+		.process = m->pool->process, .first = m->first, .pages = m->pages, .prot = m->prot, .flags = m->flags};
+	sigset_t saved;
+	int result;
+
+	hp_signals_block(&saved);
+	result = hp_vma_add(t, m->file, &facts, &m->vma);
+	hp_signals_restore(&saved);
+	return result;
+}
+
+static void remove_record(struct hp_thread *t, uint32_t vma)
+{
+	sigset_t saved;
+
+	hp_signals_block(&saved);
+	hp_vma_remove(t, vma);
+	hp_signals_restore(&saved);
+}
+
 /* Faults never saw it, or see it no more. */
 static void forget(struct hp_thread *t, struct hp_mapping *m)
 {
 	if (m->maps)
 		hp_maps_give(m->pool->os, m->maps);
 	if (m->vma && t)
-		hp_vma_remove(t, m->vma);
+		remove_record(t, m->vma);
 	free(hp_unatomic(m->mapped));
 	free(hp_unatomic(m->chunk_mapped));
 }
 
 static int map_file(struct hp_thread *t, struct hp_mapping *m, hp_error *error)
 {
-	struct hp_vma_record facts = {.first = m->first, .pages = m->pages, .prot = m->prot, .flags = m->flags};
-	int result;
+	int result = add_record(t, m);
 
-	m->vma = hp_vma_add(t, m->file, &facts);
-	if (!m->vma && hp_pool_reap(t))
-		m->vma = hp_vma_add(t, m->file, &facts);
-	if (!m->vma)
+	if (result == -ENOMEM && hp_pool_reap(t))
+		result = add_record(t, m);
+	if (result == -EINVAL)
+		return hp_fail(error, result, HP_LIMIT_NONE,
+		               "the file has been cut meanwhile: the range lies beyond it");
+	if (result)
 		return hp_fail(error, -ENOMEM, HP_LIMIT_TABLE, "the pool has %u mappings already", HP_VMAS_MAX - 1);
 	hp_intent_begin(t->intents, HP_INTENT_MAP, m->vma, m->first, m->pages);
 	result = m->flags & HP_MAP_LAZY ? map_lazy(t, m, error) : map_ready(t, m, error);
@@ -288,9 +321,9 @@ int hp_map(hp_file file, uint64_t offset, uint64_t length, unsigned prot, unsign
 		m->length = length;
 		m->prot = prot;
 		m->flags = flags;
-		hp_rwsem_read_lock(&hp_space.fork_gate);
+		hp_rwsem_read_lock(&hp_space.fork_gate, hp_space_locker(), HP_CLASS_FORK);
 		result = map_file(t, m, error);
-		hp_rwsem_read_unlock(&hp_space.fork_gate);
+		hp_rwsem_read_unlock(&hp_space.fork_gate, hp_space_locker());
 		if (result)
 			free(m);
 		else
@@ -305,9 +338,9 @@ int hp_map(hp_file file, uint64_t offset, uint64_t length, unsigned prot, unsign
 /* Waits for all readers, then frees a detached list. */
 static void reclaim(void *retired)
 {
-	hp_mutex_lock(&hp_space.grace_lock, hp_space_owner());
+	hp_mutex_lock(&hp_space.grace_lock, hp_space_locker(), HP_CLASS_GRACE);
 	hp_epoch_synchronize(&hp_space.epoch);
-	hp_mutex_unlock(&hp_space.grace_lock);
+	hp_mutex_unlock(&hp_space.grace_lock, hp_space_locker());
 	hp_range_map_free(retired);
 }
 
@@ -321,7 +354,7 @@ static int withdraw(void *address, uint64_t length, struct hp_mapping **mapping,
 	void *removed = NULL;
 	int result = -EINVAL;
 
-	hp_mutex_lock(&hp_space.lock, hp_space_owner());
+	hp_mutex_lock(&hp_space.lock, hp_space_locker(), HP_CLASS_SPACE);
 	m = hp_range_map_find(&hp_space.ranges, (uintptr_t)address);
 	if (m && m->start == (uintptr_t)address && m->length == length) {
 		result = hp_thread_enter(m->pool, t);
@@ -330,7 +363,7 @@ static int withdraw(void *address, uint64_t length, struct hp_mapping **mapping,
 		if (!result || result == -ECHILD)
 			result = hp_range_map_remove(&hp_space.ranges, m->start, &removed);
 	}
-	hp_mutex_unlock(&hp_space.lock);
+	hp_mutex_unlock(&hp_space.lock, hp_space_locker());
 	*mapping = removed;
 	return result;
 }
@@ -340,12 +373,12 @@ static void retire(struct hp_mapping *m)
 {
 	void *retired = NULL;
 
-	hp_mutex_lock(&hp_space.lock, hp_space_owner());
+	hp_mutex_lock(&hp_space.lock, hp_space_locker(), HP_CLASS_SPACE);
 	remember_address(m->start, m->length);
 	hp_range_map_retire(&hp_space.ranges, m);
 	if (hp_space.ranges.retired_count >= RETIRED_MAX)
 		retired = hp_range_map_take_retired(&hp_space.ranges);
-	hp_mutex_unlock(&hp_space.lock);
+	hp_mutex_unlock(&hp_space.lock, hp_space_locker());
 	if (retired)
 		reclaim(retired);
 }
@@ -353,10 +386,10 @@ static void retire(struct hp_mapping *m)
 /* The kernel refused to unmap it: it is a mapping as before. */
 static void put_back(struct hp_mapping *m)
 {
-	hp_mutex_lock(&hp_space.lock, hp_space_owner());
+	hp_mutex_lock(&hp_space.lock, hp_space_locker(), HP_CLASS_SPACE);
 	if (hp_range_map_insert(&hp_space.ranges, m->start, m->start + m->length, m))
 		hp_log(HP_LOG_ERROR, "the kernel did not unmap 0x%lx, and there is no memory to note that", m->start);
-	hp_mutex_unlock(&hp_space.lock);
+	hp_mutex_unlock(&hp_space.lock, hp_space_locker());
 }
 
 /* Signals are as the caller had them; the fork gate is held for reading. */
@@ -388,9 +421,10 @@ int hp_unmap(void *address, uint64_t length)
 {
 	int result;
 
-	hp_rwsem_read_lock(&hp_space.fork_gate);
+	hp_process_is_known(); /* the gate is the parent's until then */
+	hp_rwsem_read_lock(&hp_space.fork_gate, hp_space_locker(), HP_CLASS_FORK);
 	result = unmap_file(address, length);
-	hp_rwsem_read_unlock(&hp_space.fork_gate);
+	hp_rwsem_read_unlock(&hp_space.fork_gate, hp_space_locker());
 	return result;
 }
 
@@ -434,6 +468,7 @@ int hp_populate(void *address, uint64_t length)
 
 	if (!hp_is_frame_aligned(start) || !hp_is_frame_aligned(length) || length == 0)
 		return -EINVAL;
+	hp_process_is_known(); /* the epoch is the parent's until then */
 	for (; length && !result; start += done, length -= done)
 		result = populate_part(start, length, &done);
 	return result;

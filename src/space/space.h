@@ -35,8 +35,8 @@ struct hp_mapping {
 	uint32_t prot, flags;
 	uint64_t maps; /* kernel mappings set aside for it */
 
-	uint32_t vma; /* its record; 0: not registered (a child that is not a member). Changes at fork, under the space
-	                 lock */
+	uint32_t vma;       /* its record; 0: not registered (a child that is not a member) */
+	uint32_t child_vma; /* the record that the last child was given; under the fork gate for writing */
 
 	/*
 	 * Lazy mappings: a bit a page, set when the page has been mapped; and, by chunk of the file, how many are
@@ -60,9 +60,8 @@ struct hp_space {
 
 extern struct hp_space hp_space;
 
-/* What the calling thread writes into the locks of the space: a thread has another slot in each pool, and may have
- * none. */
-hp_owner hp_space_owner(void);
+/* The calling thread's part in the locks of the space: it has another one in each pool, and may have none there. */
+const struct hp_locker *hp_space_locker(void);
 
 /* -- library.c --------------------------------------------------------------------------------------------------- */
 

@@ -32,11 +32,14 @@ static inline uint64_t hp_hash_key(uint64_t a, uint64_t b)
 	return x ^ x >> 33;
 }
 
-/* `count` is a power of two. */
-static inline struct hp_mutex *hp_fault_mutex_for(struct hp_fault_mutex *table, uint32_t count, uint64_t file,
-                                                  uint64_t page)
+/*
+ * The mutex of a page; `count` is a power of two. The key is (file, page) for pages that are shared, so that all who map
+ * them meet, and (mapping, address) for those of private memory.
+ */
+static inline struct hp_mutex *hp_fault_mutex_for(struct hp_fault_mutex *table, uint32_t count, uint64_t object,
+                                                  uint64_t place)
 {
-	return &table[hp_hash_key(file, page) & (count - 1)].mutex;
+	return &table[hp_hash_key(object, place) & (count - 1)].mutex;
 }
 
 #endif

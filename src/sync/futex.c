@@ -19,10 +19,11 @@ int hp_futex_wait(_Atomic uint32_t *word, uint32_t expected, int64_t timeout_ns)
 	return result;
 }
 
-void hp_futex_wake(_Atomic uint32_t *word, int most)
+int hp_futex_wake(_Atomic uint32_t *word, int most)
 {
 	int saved_errno = errno;
+	long woken = syscall(SYS_futex, word, FUTEX_WAKE, most, NULL, NULL, 0);
 
-	syscall(SYS_futex, word, FUTEX_WAKE, most, NULL, NULL, 0);
 	errno = saved_errno;
+	return woken < 0 ? 0 : (int)woken;
 }

@@ -11,7 +11,8 @@
 
 /* Sleeps while *word == expected, at most timeout_ns. 0, -EAGAIN, -EINTR or -ETIMEDOUT: look at the word again. */
 int hp_futex_wait(_Atomic uint32_t *word, uint32_t expected, int64_t timeout_ns);
-void hp_futex_wake(_Atomic uint32_t *word, int most);
+/* Wakes at most so many sleepers; how many. */
+int hp_futex_wake(_Atomic uint32_t *word, int most);
 
 static inline void hp_cpu_relax(void)
 {

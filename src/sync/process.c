@@ -31,7 +31,9 @@ uint32_t hp_process_claim(struct hp_processes *processes, int32_t pid, void **lo
 /* The record is free only when its lock is: the next owner could not take it otherwise, and would count as immortal. */
 void hp_process_release(struct hp_processes *processes, uint32_t id, void *lock)
 {
-	atomic_store(&processes->record[id].state, HP_PROCESS_CLAIMED);
+	uint32_t live = HP_PROCESS_LIVE;
+
+	atomic_compare_exchange_strong(&processes->record[id].state, &live, HP_PROCESS_CLAIMED);
 	hp_life_drop(lock);
 	atomic_store(&processes->record[id].state, HP_PROCESS_FREE);
 }
@@ -39,6 +41,11 @@ void hp_process_release(struct hp_processes *processes, uint32_t id, void *lock)
 bool hp_process_is_live(const struct hp_processes *processes, uint32_t id)
 {
 	return atomic_load(&processes->record[id].state) == HP_PROCESS_LIVE;
+}
+
+bool hp_process_is_buried(const struct hp_processes *processes, uint32_t id)
+{
+	return atomic_load(&processes->record[id].state) == HP_PROCESS_BURIED;
 }
 
 bool hp_process_bury(struct hp_processes *processes, uint32_t id)
@@ -49,9 +56,9 @@ bool hp_process_bury(struct hp_processes *processes, uint32_t id)
 	if (!hp_process_is_live(processes, id) || !process->has_lock ||
 	    !hp_life_is_gone(processes->control, processes->identity, id))
 		return false;
-	if (hp_slots_held_by(processes->slots, HP_SLOTS_MAX, id))
+	if (hp_slots_held_by(processes->slots, atomic_load(processes->slots_used), id))
 		return false;
-	if (!atomic_compare_exchange_strong(&process->state, &expected, HP_PROCESS_CLAIMED))
+	if (!atomic_compare_exchange_strong(&process->state, &expected, HP_PROCESS_BURIED))
 		return false;
 	if (atomic_load(&process->generation) == generation)
 		return true;

@@ -18,8 +18,9 @@
 
 enum hp_process_state {
 	HP_PROCESS_FREE = 0,
-	HP_PROCESS_CLAIMED, /* being made or unmade: nobody else looks at it */
+	HP_PROCESS_CLAIMED, /* being made or unmade by itself: nobody else looks at it */
 	HP_PROCESS_LIVE,
+	HP_PROCESS_BURIED, /* found dead: what it had is being taken back */
 };
 
 struct hp_process {
@@ -33,14 +34,17 @@ struct hp_process {
 struct hp_processes {
 	struct hp_process *record; /* [HP_PROCESSES_MAX], in the arena */
 	struct hp_slot *slots;     /* [HP_SLOTS_MAX], in the arena */
-	int control;               /* descriptor of the control memory, or -1 where there is none */
-	uint64_t identity;         /* of the control memory's file */
+	_Atomic uint32_t *slots_used;
+	int control;       /* descriptor of the control memory, or -1 where there is none */
+	uint64_t identity; /* of the control memory's file */
 };
 
 /* Takes a record and its lock, which may be NULL. Returns the id, or 0 if all are in use. */
 uint32_t hp_process_claim(struct hp_processes *processes, int32_t pid, void **lock);
 /* Frees a record whose books are empty: the caller's own, with its lock, or one that it has buried. */
 void hp_process_release(struct hp_processes *processes, uint32_t id, void *lock);
+/* Somebody has buried it and not released it: who finds that one dead goes on. */
+bool hp_process_is_buried(const struct hp_processes *processes, uint32_t id);
 bool hp_process_is_live(const struct hp_processes *processes, uint32_t id);
 /*
  * If the process is proven dead its record becomes the caller's, who takes back what it had and releases it; true

@@ -22,25 +22,29 @@ int hp_slots_init(struct hp_slot *slots, uint32_t count)
 	return -error;
 }
 
-/* Takes the mutex of a slot whose thread is gone or that is free. False: somebody lives there. */
-static bool take_life(struct hp_slot *slot)
+bool hp_slot_take_life(struct hp_slot *slot)
 {
 	int result = pthread_mutex_trylock(&slot->life);
 
-	/* Free pool memory is what a dead owner leaves consistent; what it was in the middle of is in its intent. */
+	/* The mutex protects nothing: what its owner was in the middle of is in locks, holds and intents. */
 	if (result == EOWNERDEAD)
 		result = pthread_mutex_consistent(&slot->life);
 	return result == 0;
 }
 
-struct hp_slot *hp_slot_claim(struct hp_slot *slots, uint32_t count, uint32_t process)
+struct hp_slot *hp_slot_claim(struct hp_slot *slots, uint32_t count, uint32_t process,
+                              bool (*may_reuse)(const void *context, uint32_t id), const void *context)
 {
 	HP_DEBUG_ASSERT(process != 0);
 	for (uint32_t i = 0; i < count; i++) {
 		struct hp_slot *slot = &slots[i];
 
-		if (!take_life(slot))
+		if (!hp_slot_take_life(slot))
 			continue;
+		if (atomic_load(&slot->process) && !may_reuse(context, slot->id)) {
+			pthread_mutex_unlock(&slot->life);
+			continue;
+		}
 		atomic_fetch_add(&slot->generation, 1);
 		atomic_store(&slot->process, process);
 		return slot;
@@ -59,9 +63,9 @@ uint32_t hp_slots_held_by(struct hp_slot *slots, uint32_t count, uint32_t proces
 	for (uint32_t i = count; i-- > 0;) {
 		if (atomic_load(&slots[i].process) != process)
 			continue;
-		if (!take_life(&slots[i]))
+		if (!hp_slot_take_life(&slots[i]))
 			return i + 1;
-		hp_slot_release(&slots[i]);
+		pthread_mutex_unlock(&slots[i].life);
 	}
 	return 0;
 }

@@ -21,8 +21,10 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 
 #define HP_SLOTS_MAX 2048u
+#define HP_THREADS_MAX (HP_SLOTS_MAX - 1) /* the first slot is for who finds no other, and looks for dead threads */
 
 struct hp_slot {
 	pthread_mutex_t life;        /* held by the slot's thread as long as it lives */
@@ -31,19 +33,28 @@ struct hp_slot {
 	uint32_t id;                 /* never changes */
 } __attribute__((aligned(2 * HP_CACHE_LINE)));
 
+/* What the slot's present thread writes into locks. */
 static inline hp_owner hp_slot_owner(const struct hp_slot *slot)
 {
-	return slot->id + 1;
+	return (atomic_load_explicit(&slot->generation, memory_order_acquire) << HP_OWNER_SLOT_BITS | (slot->id + 1)) &
+	       HP_OWNER_MASK;
 }
 
 /* Makes `count` free slots. */
 int hp_slots_init(struct hp_slot *slots, uint32_t count);
-/* A slot for the calling thread, or NULL if all are held. Signals must be blocked. */
-struct hp_slot *hp_slot_claim(struct hp_slot *slots, uint32_t count, uint32_t process);
+/*
+ * A slot for the calling thread, or NULL if all are held. Signals must be blocked. A slot whose thread died may still be
+ * needed to repair what it left: those for which `may_reuse` says no are left alone.
+ */
+struct hp_slot *hp_slot_claim(struct hp_slot *slots, uint32_t count, uint32_t process,
+                              bool (*may_reuse)(const void *context, uint32_t id), const void *context);
+/* Takes the mutex of a slot whose thread is gone or that is free. False: somebody lives there. */
+bool hp_slot_take_life(struct hp_slot *slot);
 /* By the thread that holds it. Signals must be blocked. */
 void hp_slot_release(struct hp_slot *slot);
 /*
- * How many slots, from the first on, hold all that live threads of that process have; 0: it has none. Signals are blocked.
+ * How many slots, from the first on, hold all that live threads of that process have; 0: it has none. Signals are
+ * blocked.
  */
 uint32_t hp_slots_held_by(struct hp_slot *slots, uint32_t count, uint32_t process);
 

@@ -1,29 +1,47 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Lock order. A lock may be taken while those to its left and above are held, never the other way round.
+ * Lock order. A lock may be taken while those above and to its left are held, never the other way round; the classes in
+ * sync/class.h are numbered so, and debug builds abort on anything else.
  *
- *   fork                       process-local, one at a time (space/fork.c)
- *     pool table               process-local: which pools this process has (pool/registry.c)
- *       space                  process-local: the map of addresses; readers take an epoch instead
- *         file lock            fault and allocate for reading; what takes pages away for writing
- *           fault mutex        one of a table, by (file, page); two at once only by trylock
- *             reservation map  promised pages of a file
- *               file mappings  the list of mappings of a file
- *                 extents      free frames by region
- *                   CPU cache  a few zeroed frames for each CPU
- *                     table    free lists of records in the arena; leaf
+ *   fork                         process-local (space/fork.c)
+ *     grace, space               process-local: one synchronization at a time; the map of addresses
+ *       reap                     one at a time takes back what the dead had
+ *         file                   fault and allocate for reading; what takes pages away for writing
+ *           mapping              in place of the file lock where the tuning says file_lock=vma
+ *             fault              one of a table, by (file, page); two at once only by trylock
+ *               reservation      promised pages of a file
+ *                 file mappings  the list of mappings of a file
+ *                   extents      free frames by region
+ *                     CPU cache  a few zeroed frames for each CPU
+ *                       table    free lists of records in the arena
+ *                         pages  runs of base pages in the arena; leaf
  *
- * The fault path takes what stands from `file lock` down. Calls that hold one of these block all signals first
- * (sync/signals.h), so that no handler of the program can touch lazy memory and come back for the same lock.
+ * The fault path takes what stands from `file` down. Calls that hold a lock of a pool, `reap` and below, block all
+ * signals first (sync/signals.h), so that no handler of the program can touch lazy memory and come back for the same
+ * lock, or for one above it.
  *
- * Locks live in memory shared by processes and hold the number of their owner's slot, never an address.
+ * Locks live in memory shared by processes. They hold the number and the generation of their owner's slot, never an
+ * address: whoever waits can find out that the owner is gone (sync/domain.h).
  */
 #ifndef HP_SYNC_SYNC_H
 #define HP_SYNC_SYNC_H
 
 #include <stdint.h>
 
-/* Who takes a lock: the id of the thread's slot plus 1, so that 0 is nobody. */
+/*
+ * Who takes a lock. Bits 0-11: the id of the thread's slot plus 1, so that 0 is nobody; bits 12-29: the generation of
+ * the slot, so that a slot's next thread is not taken for the last one.
+ */
 typedef uint32_t hp_owner;
+
+#define HP_OWNER_SLOT_BITS 12
+#define HP_OWNER_SLOT_MASK ((1u << HP_OWNER_SLOT_BITS) - 1)
+#define HP_OWNER_MASK 0x3fffffffu
+
+/* Some instructions that would cost as much again as a call. */
+#define HP_FAST_PATH static inline __attribute__((always_inline))
+
+/* How long a sleeping waiter goes without asking whether those it waits for are alive. */
+#define HP_LIVENESS_NS 25000000
 
 #endif

@@ -20,6 +20,9 @@ ROOTS = [
     (r'src_space_handler\.c\.o', r'on_sigsegv|hp_handle_fault'),
     (r'src_os_linux\.c\.o', r'linux_(map|unmap|move|reserve|zero)'),
     (r'src_os_zero\.c\.o', r'zero_.*'),
+    # A fault that finds the owner of a lock dead repairs what the lock protects.
+    (r'src_pool_repair\.c\.o', r'repair_(extents|cache)'),
+    (r'src_file_repair\.c\.o', r'repair_(file|mappings)'),
 ]
 
 ALLOWED = set('''
@@ -51,8 +54,12 @@ ALLOWED |= set('''
 # A thread whose first contact with hugepool is a fault takes a slot, and holds the slot's robust mutex from then on.
 # trylock of a robust process-shared mutex never waits. It changes the thread's own robust list, which no interrupted
 # code of ours can be in the middle of changing, since all our other lock calls are made with signals blocked.
-# consistent only writes to a mutex that the caller has just got.
-ALLOWED |= {'pthread_mutex_trylock', 'pthread_mutex_consistent'}
+# consistent only writes to a mutex that the caller has just got; unlock gives back what trylock has just got, by a waiter
+# that asks whether the thread of a slot is alive.
+ALLOWED |= {'pthread_mutex_trylock', 'pthread_mutex_consistent', 'pthread_mutex_unlock'}
+
+# The linker's: where the list of places that take locks begins and ends.
+ALLOWED |= {'__start_hp_lock_points', '__stop_hp_lock_points'}
 
 
 def check(functions, roots=None):

@@ -60,6 +60,12 @@ static void test_signature(void **state)
 
 enum { RECORDS = 33, THREADS = 4, RECORD_ROUNDS = 2000 };
 
+/* Who takes the locks of what is tested: nobody dies here. */
+static struct hp_lock_shared lock_shared;
+static const struct hp_lock_domain lock_domain = {.shared = &lock_shared};
+static struct hp_lock_record lock_records[THREADS];
+static struct hp_locker lockers[THREADS];
+
 static struct record {
 	uint32_t next_free, owner, filler[6];
 } records[RECORDS];
@@ -73,40 +79,41 @@ static void test_table(void **state)
 	table = (struct hp_table){0};
 	hp_table_init(&table, RECORDS);
 	for (unsigned i = 1; i < RECORDS; i++) {
-		number = hp_table_take(&table, records, sizeof(records[0]), 1);
+		number = hp_table_take(&table, records, sizeof(records[0]), &lockers[0]);
 		assert_in_range(number, 1, RECORDS - 1);
 		assert_false(seen[number]);
 		seen[number] = true;
 		memset(&records[number], 0xff, sizeof(records[0]));
 	}
 	assert_int_equal(atomic_load(&table.live), RECORDS - 1);
-	assert_int_equal(hp_table_take(&table, records, sizeof(records[0]), 1), 0);
-	hp_table_give(&table, records, sizeof(records[0]), 7, 1);
-	hp_table_give(&table, records, sizeof(records[0]), 3, 1);
+	assert_int_equal(hp_table_take(&table, records, sizeof(records[0]), &lockers[0]), 0);
+	hp_table_give(&table, records, sizeof(records[0]), 7, &lockers[0]);
+	hp_table_give(&table, records, sizeof(records[0]), 3, &lockers[0]);
 	for (unsigned i = 0; i < 2; i++) {
-		number = hp_table_take(&table, records, sizeof(records[0]), 1);
+		number = hp_table_take(&table, records, sizeof(records[0]), &lockers[0]);
 		assert_true(number == 3 || number == 7);
 		for (unsigned k = 0; k < 6; k++)
 			assert_int_equal(records[number].filler[k], 0);
 	}
-	assert_int_equal(hp_table_take(&table, records, sizeof(records[0]), 1), 0);
+	assert_int_equal(hp_table_take(&table, records, sizeof(records[0]), &lockers[0]), 0);
 }
 
 static void *take_records(void *argument)
 {
-	hp_owner owner = *(hp_owner *)argument;
+	struct hp_locker *who = argument;
+	hp_owner owner = who->owner;
 
 	for (unsigned round = 0; round < RECORD_ROUNDS; round++) {
 		uint32_t held[RECORDS / THREADS];
 
 		for (unsigned i = 0; i < RECORDS / THREADS; i++) {
-			held[i] = hp_table_take(&table, records, sizeof(records[0]), owner);
+			held[i] = hp_table_take(&table, records, sizeof(records[0]), who);
 			thread_must(held[i] > 0 && records[held[i]].owner == 0);
 			records[held[i]].owner = owner;
 		}
 		for (unsigned i = 0; i < RECORDS / THREADS; i++) {
 			thread_must(records[held[i]].owner == owner);
-			hp_table_give(&table, records, sizeof(records[0]), held[i], owner);
+			hp_table_give(&table, records, sizeof(records[0]), held[i], who);
 		}
 	}
 	return NULL;
@@ -114,11 +121,9 @@ static void *take_records(void *argument)
 
 static void test_table_threads(void **state)
 {
-	hp_owner owners[THREADS] = {1, 2, 3, 4};
-
 	table = (struct hp_table){0};
 	hp_table_init(&table, RECORDS);
-	threads_run(THREADS, take_records, owners, sizeof(owners[0]));
+	threads_run(THREADS, take_records, lockers, sizeof(lockers[0]));
 	assert_int_equal(atomic_load(&table.live), 0);
 }
 
@@ -140,7 +145,7 @@ static void test_pages(void **state)
 	uint64_t random = random_seed(), used = 0;
 
 	hp_pages_init(&store, PAGES);
-	assert_int_equal(hp_pages_take(&store, PAGES * HP_BASE_PAGE_SIZE, 1), 0); /* page 0 is nobody's */
+	assert_int_equal(hp_pages_take(&store, PAGES * HP_BASE_PAGE_SIZE, &lockers[0]), 0); /* page 0 is nobody's */
 	for (unsigned round = 0; round < RUN_ROUNDS; round++) {
 		unsigned i = (unsigned)random_below(&random, RUNS);
 		uint64_t n = (run[i].bytes + HP_BASE_PAGE_SIZE - 1) / HP_BASE_PAGE_SIZE;
@@ -149,13 +154,13 @@ static void test_pages(void **state)
 		if (run[i].page) {
 			for (uint64_t b = 0; b < run[i].bytes; b += 997)
 				assert_int_equal(at[b], (char)i);
-			hp_pages_give(&store, run[i].page, run[i].bytes, 1);
+			hp_pages_give(&store, run[i].page, run[i].bytes, &lockers[0]);
 			run[i].page = 0;
 			used -= n;
 		} else {
 			run[i].bytes = 1 + random_below(&random, 20 * HP_BASE_PAGE_SIZE);
 			n = (run[i].bytes + HP_BASE_PAGE_SIZE - 1) / HP_BASE_PAGE_SIZE;
-			run[i].page = hp_pages_take(&store, run[i].bytes, 1);
+			run[i].page = hp_pages_take(&store, run[i].bytes, &lockers[0]);
 			at = hp_pages_at(&store, run[i].page);
 			for (uint64_t b = 0; run[i].page && b < run[i].bytes; b++)
 				assert_int_equal(at[b], 0);
@@ -167,9 +172,9 @@ static void test_pages(void **state)
 		assert_int_equal(pages.used, used);
 	}
 	for (unsigned i = 0; i < RUNS; i++)
-		hp_pages_give(&store, run[i].page, run[i].bytes, 1);
-	assert_int_not_equal(hp_pages_take(&store, (PAGES - 1) * HP_BASE_PAGE_SIZE, 1), 0);
-	assert_int_equal(hp_pages_take(&store, 1, 1), 0);
+		hp_pages_give(&store, run[i].page, run[i].bytes, &lockers[0]);
+	assert_int_not_equal(hp_pages_take(&store, (PAGES - 1) * HP_BASE_PAGE_SIZE, &lockers[0]), 0);
+	assert_int_equal(hp_pages_take(&store, 1, &lockers[0]), 0);
 }
 
 /* ---- intents ---------------------------------------------------------------------------------------------------- */
@@ -196,6 +201,9 @@ static void test_intents(void **state)
 
 int main(void)
 {
+	for (unsigned i = 0; i < THREADS; i++)
+		lockers[i] = (struct hp_locker){
+			.owner = i + 1, .record = &lock_records[i], .shared = &lock_shared, .domain = &lock_domain};
 	const struct CMUnitTest tests[] = {
 		TEST(test_sections),          TEST(test_signature),
 		cmocka_unit_test(test_table), cmocka_unit_test(test_table_threads),

@@ -74,6 +74,47 @@ static void join_toucher(struct toucher *toucher)
 	join_thread(toucher->thread);
 }
 
+/*
+ * A thread that holds a lock: nobody who holds a lock of the fault path may go into other calls, so the test's own thread
+ * does not.
+ */
+static struct holder {
+	pthread_t thread;
+	struct hp_mutex *mutex;
+	struct hp_biased *lock;
+	_Atomic int step; /* 1: it is held; 2: let go */
+} holder;
+
+static void *hold_lock(void *unused)
+{
+	struct hp_thread *t = thread_record();
+
+	if (holder.mutex)
+		hp_mutex_lock(holder.mutex, &t->locker, HP_CLASS_FAULT);
+	else
+		hp_biased_write_lock(holder.lock, &t->locker, HP_CLASS_FILE);
+	atomic_store(&holder.step, 1);
+	await(&holder.step, 2);
+	if (holder.mutex)
+		hp_mutex_unlock(holder.mutex, &t->locker);
+	else
+		hp_biased_write_unlock(holder.lock, &t->locker);
+	return NULL;
+}
+
+static void hold(struct hp_mutex *mutex, struct hp_biased *lock)
+{
+	holder = (struct holder){.mutex = mutex, .lock = lock};
+	holder.thread = start_thread(hold_lock, NULL);
+	await(&holder.step, 1);
+}
+
+static void let_go(void)
+{
+	atomic_store(&holder.step, 2);
+	join_thread(holder.thread);
+}
+
 /* ---- the last frame --------------------------------------------------------------------------------------------- */
 
 struct racer {
@@ -232,17 +273,15 @@ static struct hp_mutex *mutex_of(hp_file file, uint32_t page)
 static void test_fault_mutex_is_busy(void)
 {
 	struct toucher toucher;
-	struct hp_thread *t;
 	hp_file file;
 	char *lazy, *second;
 	int others = 0;
 
 	start(32, "fault_window=1 fault_mutexes=64");
-	t = thread_record();
 	file = make_file(PAGES);
 	lazy = map(file, PAGES, LAZY);
 	second = map(file, PAGES, LAZY);
-	hp_mutex_lock(mutex_of(file, 2), t->owner);
+	hold(mutex_of(file, 2), NULL);
 	start_touching(&toucher, lazy + 2 * FRAME);
 	expect_waiting(&toucher.step);
 	for (uint32_t i = 0; i < PAGES; i++)
@@ -251,12 +290,12 @@ static void test_fault_mutex_is_busy(void)
 			others++;
 		}
 	EXPECT(others > 0);
-	hp_mutex_unlock(mutex_of(file, 2));
+	let_go();
 	join_toucher(&toucher);
 	/* A page that is there is found without the mutex. */
-	hp_mutex_lock(mutex_of(file, 2), t->owner);
+	hold(mutex_of(file, 2), NULL);
 	touch(second + 2 * FRAME);
-	hp_mutex_unlock(mutex_of(file, 2));
+	let_go();
 	unmap(lazy, PAGES);
 	unmap(second, PAGES);
 	close_file(file);
@@ -302,19 +341,17 @@ static void test_unmap_waits_for_a_fault(void)
 {
 	struct unmapper unmapper;
 	struct toucher toucher;
-	struct hp_thread *t;
 	hp_file file, second;
 	char *lazy, *other, *ready;
 
 	start(32, NULL);
-	t = thread_record();
 	file = make_file(PAGES);
 	second = make_file(PAGES);
 	lazy = map(file, PAGES, LAZY);
 	other = map(second, PAGES, LAZY);
 	ready = map(second, PAGES, 0);
 	touch(other + FRAME);
-	hp_rwsem_write_lock(&record_of(file)->lock, t->owner);
+	hold(NULL, &record_of(file)->lock);
 	start_touching(&toucher, lazy + FRAME);
 	expect_waiting(&toucher.step);
 	start_unmapping(&unmapper, other);
@@ -324,7 +361,7 @@ static void test_unmap_waits_for_a_fault(void)
 	/* Nor do faults in other files. */
 	ready = map(second, PAGES, LAZY);
 	EXPECT(is_zero(ready + 2 * FRAME));
-	hp_rwsem_write_unlock(&record_of(file)->lock);
+	let_go();
 	join_toucher(&toucher);
 	await(&unmapper.step, 2);
 	join_thread(unmapper.thread);
@@ -358,17 +395,15 @@ static void test_unmap_of_what_is_faulted(void)
 {
 	struct unmapper unmapper;
 	struct toucher toucher;
-	struct hp_thread *t;
 	hp_file file;
 	char *lazy;
 
 	signal(SIGSEGV, jump_back);
 	start(32, NULL);
-	t = thread_record();
 	file = make_file(PAGES);
 	for (int i = 0; i < 20; i++) {
 		lazy = map(file, PAGES, LAZY);
-		hp_rwsem_write_lock(&record_of(file)->lock, t->owner);
+		hold(NULL, &record_of(file)->lock);
 		toucher = (struct toucher){.address = lazy + i % PAGES * FRAME};
 		toucher.thread = start_thread(touch_or_trap, &toucher);
 		await(&toucher.step, 1);
@@ -377,7 +412,7 @@ static void test_unmap_of_what_is_faulted(void)
 		nap(5000);
 		EXPECT_EQ(atomic_load(&unmapper.step), 1);
 		EXPECT_EQ(hp_unmap(lazy, PAGES * FRAME), -EINVAL); /* one of two wins */
-		hp_rwsem_write_unlock(&record_of(file)->lock);
+		let_go();
 		await(&unmapper.step, 2);
 		join_thread(unmapper.thread);
 		join_toucher(&toucher);
@@ -440,23 +475,21 @@ static void unmap_in_child(void *unused)
 static void test_fork_during_a_fault(void)
 {
 	struct toucher toucher;
-	struct hp_thread *t;
 	hp_file file, second;
 
-	start(32, "fault_window=1");
-	t = thread_record();
+	start(32, "fault_window=1 fault_mutexes=1024");
 	file = make_file(PAGES);
 	second = make_file(PAGES);
 	forked_lazy = map(file, PAGES, LAZY);
 	forked_other = map(second, PAGES, LAZY);
 	for (int i = 0; i < 10; i++) {
-		hp_rwsem_write_lock(&record_of(file)->lock, t->owner);
+		hold(mutex_of(file, i % PAGES), NULL);
 		start_touching(&toucher, forked_lazy + i % PAGES * FRAME);
 		nap(5000);
 		run_child(unmap_in_child, NULL);
 		if (i < PAGES)
 			EXPECT_EQ(atomic_load(&toucher.step), 1);
-		hp_rwsem_write_unlock(&record_of(file)->lock);
+		let_go();
 		join_toucher(&toucher);
 	}
 	EXPECT_EQ(file_stat(file).present, PAGES * FRAME);
@@ -475,19 +508,17 @@ static void touch_forked(void *unused)
 /* A child's fault waits for a lock that the parent holds, and gets it. */
 static void test_child_waits_for_the_parents_lock(void)
 {
-	struct hp_thread *t;
 	hp_file file;
 	pid_t pid;
 
 	start(32, "fault_window=1");
-	t = thread_record();
 	file = make_file(PAGES);
 	forked_lazy = map(file, PAGES, LAZY);
-	hp_rwsem_write_lock(&record_of(file)->lock, t->owner);
+	hold(mutex_of(file, 1), NULL);
 	pid = start_child(touch_forked, NULL);
 	nap(30000);
 	EXPECT_EQ(waitpid(pid, NULL, WNOHANG), 0);
-	hp_rwsem_write_unlock(&record_of(file)->lock);
+	let_go();
 	join_child(pid);
 	EXPECT_EQ(touch(forked_lazy + FRAME), 5);
 	unmap(forked_lazy, PAGES);
@@ -579,10 +610,10 @@ static void test_slots_run_out(void)
 	pthread_attr_setstacksize(&attr, 256 * 1024);
 	stats_now(); /* one slot is ours */
 	pthread_mutex_lock(&crowd.gate);
-	while (threads < HP_SLOTS_MAX - 1 && pthread_create(&thread[threads], &attr, take_a_slot, &crowd) == 0)
+	while (threads < HP_THREADS_MAX - 1 && pthread_create(&thread[threads], &attr, take_a_slot, &crowd) == 0)
 		threads++;
 	await(&crowd.arrived, (int)threads);
-	if (threads == HP_SLOTS_MAX - 1)
+	if (threads == HP_THREADS_MAX - 1)
 		join_thread(start_thread(find_no_slot, NULL));
 	pthread_mutex_unlock(&crowd.gate);
 	for (uint32_t i = 0; i < threads; i++)
@@ -590,7 +621,7 @@ static void test_slots_run_out(void)
 	pthread_attr_destroy(&attr);
 	join_thread(start_thread(take_a_slot, &crowd));
 	end_pool();
-	if (threads < HP_SLOTS_MAX - 1)
+	if (threads < HP_THREADS_MAX - 1)
 		skip_test("not as many threads as slots can be made here");
 }
 

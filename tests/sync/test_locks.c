@@ -1,288 +1,480 @@
 /* SPDX-License-Identifier: MIT */
-/* Mutex, reader-writer lock, fault mutexes, epochs, futexes and slots, each under threads that contend for it. */
-#include "base/machine.h"
+/* Mutex, reader-writer lock and biased lock, each under threads or processes that contend for it. Nobody dies here. */
+#include "support/domain.h"
 #include "support/random.h"
 #include "support/threads.h"
-#include "sync/epoch.h"
-#include "sync/fault_mutex.h"
-#include "sync/futex.h"
-#include "sync/mutex.h"
-#include "sync/rwsem.h"
-#include "sync/slot.h"
 
-#include <errno.h>
 #include <sched.h>
-#include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum { THREADS = 4, ROUNDS = 5000 };
 
-static hp_owner owners[THREADS] = {1, 2, 3, 4};
 static uint64_t plain; /* under the lock that is tested: the thread sanitizer looks on */
+static uint64_t seed;
+static _Atomic uint32_t readers_inside, writes;
+
+/* Forks a child that runs fn and tells by its exit status whether all was well. */
+static pid_t start_child(void (*fn)(void))
+{
+	pid_t child = fork();
+
+	if (child)
+		return child;
+	domain_join();
+	fn();
+	domain_leave();
+	_exit(atomic_load(&threads_wrong) != 0);
+}
+
+static void end_child(pid_t child)
+{
+	int status = -1;
+
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+}
 
 /* ---- mutex ------------------------------------------------------------------------------------------------------ */
 
-static struct hp_mutex mutex;
-
 static void *lock_often(void *argument)
 {
-	hp_owner owner = *(hp_owner *)argument;
+	struct hp_mutex *mutex = &shared->mutex[0];
 
+	domain_join();
 	for (unsigned i = 0; i < ROUNDS; i++) {
-		if (i % 3 || !hp_mutex_trylock(&mutex, owner))
-			hp_mutex_lock(&mutex, owner);
-		thread_must(hp_mutex_is_held_by(&mutex, owner));
+		if (i % 3 || !hp_mutex_trylock(mutex, &me, CLASS_MUTEX))
+			hp_mutex_lock(mutex, &me, CLASS_MUTEX);
+		thread_must(hp_mutex_is_held_by(mutex, me.owner));
 		plain++;
 		if (i % 64 == 0)
 			sched_yield(); /* while held, so that others fall asleep */
-		hp_mutex_unlock(&mutex);
+		hp_mutex_unlock(mutex, &me);
 	}
+	domain_leave();
 	return NULL;
 }
 
 static void test_mutex(void **state)
 {
+	struct hp_mutex *mutex = &shared->mutex[0];
+	struct hp_locker other = me;
+
+	other.owner++;
 	plain = 0;
-	threads_run(THREADS, lock_often, owners, sizeof(owners[0]));
+	threads_run(THREADS, lock_often, NULL, 0);
 	assert_int_equal(plain, THREADS * ROUNDS);
-	assert_int_equal(atomic_load(&mutex.word), 0);
-	assert_true(hp_mutex_trylock(&mutex, 9));
-	assert_false(hp_mutex_trylock(&mutex, 8));
-	assert_true(hp_mutex_is_held_by(&mutex, 9));
-	assert_false(hp_mutex_is_held_by(&mutex, 8));
-	hp_mutex_unlock(&mutex);
+	assert_int_equal(atomic_load(&mutex->word), 0);
+	assert_true(hp_mutex_trylock(mutex, &me, CLASS_MUTEX));
+	assert_false(hp_mutex_trylock(mutex, &other, CLASS_MUTEX));
+	assert_true(hp_mutex_is_held_by(mutex, me.owner));
+	assert_false(hp_mutex_is_held_by(mutex, other.owner));
+	hp_mutex_unlock(mutex, &me);
+	assert_int_equal(domain_acquired(CLASS_MUTEX, HP_LOCK_WRITE), THREADS * ROUNDS + 1);
 }
 
-/* Between processes, as all of these have to work: they are in shared memory. */
+/* Adds one to `a` and then to `b` of a lock's data, with a pause between: who else is inside finds them unequal. */
+static void write_data(struct domain_data *data, unsigned i)
+{
+	uint64_t a = atomic_load(&data->a);
+
+	thread_must(atomic_load(&data->b) == a);
+	atomic_store(&data->a, a + 1);
+	if (i % 64 == 0)
+		sched_yield();
+	atomic_store(&data->b, a + 1);
+}
+
+static void read_data(struct domain_data *data, unsigned i)
+{
+	uint64_t a = atomic_load(&data->a);
+
+	if (i % 64 == 0)
+		sched_yield();
+	thread_must(atomic_load(&data->b) == a);
+}
+
+static void mutex_in_process(void)
+{
+	for (unsigned i = 0; i < ROUNDS; i++) {
+		hp_mutex_lock(&shared->mutex[0], &me, CLASS_MUTEX);
+		write_data(&shared->mutex_data[0], i);
+		hp_mutex_unlock(&shared->mutex[0], &me);
+	}
+}
+
 static void test_mutex_across_processes(void **state)
 {
-	struct {
-		struct hp_mutex lock;
-		_Atomic uint32_t sum;
-	} *shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	int status;
-	pid_t child;
+	pid_t child = start_child(mutex_in_process);
 
-	assert_ptr_not_equal(shared, MAP_FAILED);
-	child = fork();
-	for (unsigned i = 0; i < ROUNDS; i++) {
-		uint32_t sum;
-
-		hp_mutex_lock(&shared->lock, child ? 1 : 2);
-		sum = atomic_load(&shared->sum);
-		if (i % 64 == 0)
-			sched_yield();
-		atomic_store(&shared->sum, sum + 1);
-		hp_mutex_unlock(&shared->lock);
-	}
-	if (!child)
-		_exit(0);
-	assert_int_equal(waitpid(child, &status, 0), child);
-	assert_int_equal(status, 0);
-	assert_int_equal(atomic_load(&shared->sum), 2 * ROUNDS);
-	munmap(shared, 4096);
+	mutex_in_process();
+	end_child(child);
+	assert_int_equal(atomic_load(&threads_wrong), 0);
+	assert_int_equal(atomic_load(&shared->mutex_data[0].b), 2 * ROUNDS);
 }
 
 /* ---- reader-writer lock ----------------------------------------------------------------------------------------- */
 
-static struct hp_rwsem sem;
-static _Atomic uint32_t readers_inside;
+static void test_rwsem_modes(void **state)
+{
+	struct hp_rwsem *sem = &shared->sem[0];
+	struct hp_locker other = me;
+
+	/* A second part in the domain, for what this thread would not do beside itself. */
+	other.owner++;
+	other.record = &shared->records[DOMAIN_SLOTS - 1];
+	hp_rwsem_read_lock(sem, &me, CLASS_SEM);
+	assert_int_equal(domain_holds(me.record), 1);
+	assert_true(hp_rwsem_read_trylock(sem, &other, CLASS_SEM));
+	assert_int_equal(sem_readers(sem), 2);
+	assert_false(hp_rwsem_write_trylock(sem, &other, CLASS_SEM));
+	hp_rwsem_read_unlock(sem, &other);
+	hp_rwsem_read_unlock(sem, &me);
+	assert_int_equal(atomic_load(&sem->state), 0);
+
+	hp_rwsem_write_lock(sem, &me, CLASS_SEM);
+	assert_true(hp_rwsem_is_written_by(sem, me.owner));
+	assert_false(hp_rwsem_is_written_by(sem, other.owner));
+	assert_false(hp_rwsem_read_trylock(sem, &other, CLASS_SEM));
+	assert_false(hp_rwsem_upgradeable_trylock(sem, &other, CLASS_SEM));
+	hp_rwsem_downgrade(sem, &me);
+	assert_false(hp_rwsem_is_written_by(sem, me.owner));
+	assert_int_equal(sem_readers(sem), 1);
+	assert_int_equal(domain_holds(me.record), 1);
+	assert_true(hp_rwsem_upgradeable_trylock(sem, &other, CLASS_SEM));
+	hp_rwsem_upgradeable_unlock(sem, &other);
+	hp_rwsem_read_unlock(sem, &me);
+	assert_int_equal(atomic_load(&sem->state), 0);
+
+	hp_rwsem_upgradeable_lock(sem, &me, CLASS_SEM);
+	assert_true(hp_rwsem_read_trylock(sem, &other, CLASS_SEM));
+	hp_rwsem_read_unlock(sem, &other);
+	assert_false(hp_rwsem_upgradeable_trylock(sem, &other, CLASS_SEM));
+	assert_false(hp_rwsem_write_trylock(sem, &other, CLASS_SEM));
+	hp_rwsem_upgrade(sem, &me);
+	assert_true(hp_rwsem_is_written_by(sem, me.owner));
+	assert_false(hp_rwsem_read_trylock(sem, &other, CLASS_SEM));
+	hp_rwsem_write_unlock(sem, &me);
+	assert_int_equal(atomic_load(&sem->state), 0);
+	assert_true(hp_record_is_empty(me.record));
+	assert_true(hp_record_is_empty(other.record));
+}
+
+/* As many as a thread may hold for reading, released in another order. */
+static void test_rwsem_many_holds(void **state)
+{
+	_Static_assert(DOMAIN_LOCKS == HP_HOLDS, "one lock for each hold");
+
+	for (unsigned i = 0; i < HP_HOLDS; i++)
+		assert_true(hp_rwsem_read_trylock(&shared->sem[i], &me, CLASS_SEM));
+	assert_int_equal(domain_holds(me.record), HP_HOLDS);
+	for (unsigned i = 0; i < HP_HOLDS; i++)
+		hp_rwsem_read_unlock(&shared->sem[(i * 3 + 2) % HP_HOLDS], &me);
+	assert_true(hp_record_is_empty(me.record));
+	for (unsigned i = 0; i < HP_HOLDS; i++)
+		assert_int_equal(atomic_load(&shared->sem[i].state), 0);
+}
+
+/* With the lock held for writing. */
+static void write_plain(void)
+{
+	thread_must(atomic_load(&readers_inside) == 0);
+	plain++;
+	atomic_fetch_add(&writes, 1);
+}
+
+static void read_plain(unsigned i)
+{
+	uint64_t seen;
+
+	atomic_fetch_add(&readers_inside, 1);
+	seen = plain;
+	if (i % 64 == 0)
+		sched_yield();
+	thread_must(plain == seen);
+	atomic_fetch_sub(&readers_inside, 1);
+}
+
+static void upgrade_once(struct hp_rwsem *sem, unsigned i, bool upgrade)
+{
+	uint64_t seen;
+
+	hp_rwsem_upgradeable_lock(sem, &me, CLASS_SEM);
+	seen = plain;
+	read_plain(i);
+	if (upgrade) {
+		hp_rwsem_upgrade(sem, &me);
+		thread_must(plain == seen); /* what was seen stays true */
+		write_plain();
+		hp_rwsem_write_unlock(sem, &me);
+	} else {
+		hp_rwsem_upgradeable_unlock(sem, &me);
+	}
+}
 
 static void *read_and_write(void *argument)
 {
-	hp_owner owner = *(hp_owner *)argument;
-	uint64_t random = owner, seen = 0;
+	struct hp_rwsem *sem = &shared->sem[0];
+	uint64_t random, seen;
 
+	domain_join();
+	random = seed + me.owner;
 	for (unsigned i = 0; i < ROUNDS; i++) {
-		if (random_below(&random, 8) == 0) {
-			hp_rwsem_write_lock(&sem, owner);
-			thread_must(atomic_load(&readers_inside) == 0);
-			plain++;
-			hp_rwsem_write_unlock(&sem);
-			continue;
+		switch (random_below(&random, 12)) {
+		case 0:
+			if (!hp_rwsem_write_trylock(sem, &me, CLASS_SEM))
+				hp_rwsem_write_lock(sem, &me, CLASS_SEM);
+			write_plain();
+			hp_rwsem_write_unlock(sem, &me);
+			break;
+		case 1:
+			hp_rwsem_write_lock(sem, &me, CLASS_SEM);
+			write_plain();
+			seen = plain;
+			hp_rwsem_downgrade(sem, &me);
+			read_plain(i);
+			thread_must(plain == seen); /* no other writer came between */
+			hp_rwsem_read_unlock(sem, &me);
+			break;
+		case 2:
+		case 3:
+			upgrade_once(sem, i, i % 2);
+			break;
+		default:
+			if (i % 2 || !hp_rwsem_read_trylock(sem, &me, CLASS_SEM))
+				hp_rwsem_read_lock(sem, &me, CLASS_SEM);
+			read_plain(i);
+			hp_rwsem_read_unlock(sem, &me);
 		}
-		if (i % 2 || !hp_rwsem_read_trylock(&sem))
-			hp_rwsem_read_lock(&sem);
-		atomic_fetch_add(&readers_inside, 1);
-		thread_must(plain >= seen);
-		seen = plain;
-		if (i % 64 == 0)
-			sched_yield();
-		atomic_fetch_sub(&readers_inside, 1);
-		hp_rwsem_read_unlock(&sem);
 	}
+	thread_must(hp_record_is_empty(me.record));
+	domain_leave();
 	return NULL;
 }
 
 static void test_rwsem(void **state)
 {
 	plain = 0;
-	threads_run(THREADS, read_and_write, owners, sizeof(owners[0]));
+	atomic_store(&writes, 0);
+	threads_run(THREADS, read_and_write, NULL, 0);
 	assert_true(plain > 0);
-	assert_int_equal(atomic_load(&sem.state), 0);
-	assert_int_equal(atomic_load(&sem.writers_waiting), 0);
-	hp_rwsem_read_lock(&sem);
-	assert_true(hp_rwsem_read_trylock(&sem));
-	hp_rwsem_read_unlock(&sem);
-	hp_rwsem_read_unlock(&sem);
-	hp_rwsem_write_lock(&sem, 5);
-	assert_false(hp_rwsem_read_trylock(&sem));
-	hp_rwsem_write_unlock(&sem);
+	assert_int_equal(plain, atomic_load(&writes));
+	assert_int_equal(sem_held(&shared->sem[0]), 0);
 }
 
-/* ---- fault mutexes ---------------------------------------------------------------------------------------------- */
-
-static void test_fault_mutexes(void **state)
+static void rwsem_in_process(void)
 {
-	static struct hp_fault_mutex table[64];
-	unsigned used[64] = {0};
+	uint64_t random = seed + me.owner;
 
-	assert_int_equal(hp_fault_mutexes_for(1), 1);
-	assert_int_equal(hp_fault_mutexes_for(2), 16);
-	assert_int_equal(hp_fault_mutexes_for(3), 32);
-	assert_int_equal(hp_fault_mutexes_for(100000), HP_FAULT_MUTEXES_MAX);
-	for (uint64_t file = 1; file <= 4; file++)
-		for (uint64_t page = 0; page < 1024; page++) {
-			struct hp_mutex *chosen = hp_fault_mutex_for(table, 64, file, page * 512);
-
-			assert_ptr_equal(chosen, hp_fault_mutex_for(table, 64, file, page * 512));
-			used[(struct hp_fault_mutex *)chosen - table]++;
+	for (unsigned i = 0; i < ROUNDS; i++) {
+		if (random_below(&random, 3) == 0) {
+			hp_rwsem_write_lock(&shared->sem[0], &me, CLASS_SEM);
+			write_data(&shared->sem_data[0], i);
+			hp_rwsem_write_unlock(&shared->sem[0], &me);
+		} else {
+			hp_rwsem_read_lock(&shared->sem[0], &me, CLASS_SEM);
+			read_data(&shared->sem_data[0], i);
+			hp_rwsem_read_unlock(&shared->sem[0], &me);
 		}
-	for (unsigned i = 0; i < 64; i++)
-		assert_in_range(used[i], 24, 128); /* 64 each, if it were even */
-	assert_ptr_equal(hp_fault_mutex_for(table, 1, 77, 88), &table[0].mutex);
-}
-
-/* ---- epochs ----------------------------------------------------------------------------------------------------- */
-
-static struct hp_epoch epoch;
-static _Atomic(uint64_t *) published;
-static _Atomic bool stop;
-
-static void *read_published(void *argument)
-{
-	while (!atomic_load(&stop)) {
-		struct hp_epoch_section section = hp_epoch_enter(&epoch), nested = hp_epoch_enter(&epoch);
-
-		thread_must(*atomic_load(&published) == 42);
-		hp_epoch_leave(&epoch, nested);
-		thread_must(*atomic_load(&published) == 42);
-		hp_epoch_leave(&epoch, section);
 	}
-	return NULL;
 }
 
-static uint64_t *new_value(void)
+static void test_rwsem_across_processes(void **state)
 {
-	uint64_t *value = malloc(sizeof(*value));
+	pid_t children[2] = {start_child(rwsem_in_process), start_child(rwsem_in_process)};
 
-	assert_non_null(value);
-	*value = 42;
-	return value;
-}
-
-/* What was replaced is poisoned and freed after a synchronization: no reader may see it then. */
-static void test_epoch(void **state)
-{
-	pthread_t threads[THREADS];
-
-	atomic_store(&published, new_value());
-	for (unsigned i = 0; i < THREADS; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, read_published, NULL), 0);
-	for (unsigned i = 0; i < 1000; i++) {
-		uint64_t *old = atomic_exchange(&published, new_value());
-
-		hp_epoch_synchronize(&epoch);
-		*old = 13;
-		free(old);
-	}
-	atomic_store(&stop, true);
-	for (unsigned i = 0; i < THREADS; i++)
-		assert_int_equal(pthread_join(threads[i], NULL), 0);
+	rwsem_in_process();
+	end_child(children[0]);
+	end_child(children[1]);
 	assert_int_equal(atomic_load(&threads_wrong), 0);
-	free(atomic_load(&published));
+	assert_int_equal(sem_held(&shared->sem[0]), 0);
 }
 
-/* ---- futex ------------------------------------------------------------------------------------------------------ */
+/* ---- biased lock ------------------------------------------------------------------------------------------------ */
 
-static void test_futex(void **state)
+static void biased_read(struct hp_biased *lock)
 {
-	_Atomic uint32_t word = 1;
-	int64_t start = hp_now_ns();
-
-	errno = EDOM;
-	assert_int_equal(hp_futex_wait(&word, 2, HP_FUTEX_FOREVER), -EAGAIN);
-	assert_int_equal(hp_futex_wait(&word, 1, 20000000), -ETIMEDOUT);
-	assert_true(hp_now_ns() - start >= 20000000);
-	hp_futex_wake(&word, 1);
-	assert_int_equal(errno, EDOM);
+	hp_biased_read_lock(lock, &me, CLASS_BIASED);
+	hp_biased_read_unlock(lock, &me);
 }
 
-/* ---- slots ------------------------------------------------------------------------------------------------------ */
-
-enum { SLOTS = 4 };
-
-static struct hp_slot *slots;
-
-static void *claim_and_release(void *argument)
+static void test_biased_states(void **state)
 {
-	struct hp_slot *slot = hp_slot_claim(slots, SLOTS, 7);
+	struct hp_biased *lock = &shared->biased[0];
+	uint32_t first = shared->shared.fenced ? HP_BIAS_WARM : HP_BIAS_ON;
+	unsigned reads = 0;
 
-	thread_must(slot != NULL);
-	if (slot)
-		hp_slot_release(slot);
-	return NULL;
-}
-
-static void *claim_and_end(void *argument)
-{
-	thread_must(hp_slot_claim(slots, SLOTS, 7) != NULL);
-	return NULL;
-}
-
-static void test_slots(void **state)
-{
-	struct hp_slot *held[SLOTS];
-	uint32_t generation;
-
-	slots = mmap(NULL, SLOTS * sizeof(slots[0]), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	assert_ptr_not_equal(slots, MAP_FAILED);
-	assert_int_equal(hp_slots_init(slots, SLOTS), 0);
-	assert_false(hp_slots_held_by(slots, SLOTS, 7));
-	for (unsigned i = 0; i < SLOTS; i++) {
-		held[i] = hp_slot_claim(slots, SLOTS, 5);
-		assert_non_null(held[i]);
-		for (unsigned j = 0; j < i; j++)
-			assert_int_not_equal(hp_slot_owner(held[i]), hp_slot_owner(held[j]));
+	/* By the bias nobody is counted. */
+	assert_int_equal(atomic_load(&lock->bias), first);
+	hp_biased_read_lock(lock, &me, CLASS_BIASED);
+	assert_int_equal(domain_holds(me.record), 1);
+	assert_int_equal(atomic_load(&lock->sem.state), 0);
+	hp_biased_read_unlock(lock, &me);
+	assert_true(hp_record_is_empty(me.record));
+	/* A writer ends the bias. */
+	hp_biased_write_lock(lock, &me, CLASS_BIASED);
+	assert_int_equal(atomic_load(&lock->bias), HP_BIAS_OFF);
+	hp_biased_downgrade(lock, &me);
+	assert_int_equal(sem_readers(&lock->sem), 1);
+	hp_biased_read_unlock(lock, &me);
+	/* So many readers in a row begin it again, and a warm one that lasts is turned on. */
+	for (; atomic_load(&lock->bias) == HP_BIAS_OFF; reads++) {
+		assert_true(reads < 1000);
+		hp_biased_read_lock(lock, &me, CLASS_BIASED);
+		assert_int_equal(sem_readers(&lock->sem), 1);
+		hp_biased_read_unlock(lock, &me);
 	}
-	assert_null(hp_slot_claim(slots, SLOTS, 5));
-	assert_true(hp_slots_held_by(slots, SLOTS, 5));
-	hp_slot_release(held[2]);
-	generation = atomic_load(&held[2]->generation);
-	threads_run(1, claim_and_release, held, 0);
-	/* A thread that ends without a word is found out. */
-	threads_run(1, claim_and_end, held, 0);
-	assert_int_equal(atomic_load(&held[2]->process), 7);
-	assert_false(hp_slots_held_by(slots, SLOTS, 7));
-	threads_run(1, claim_and_end, held, 0);
-	assert_ptr_equal(hp_slot_claim(slots, SLOTS, 5), held[2]);
-	assert_true(atomic_load(&held[2]->generation) >= generation + 4);
-	for (unsigned i = 0; i < SLOTS; i++)
-		hp_slot_release(held[i]);
-	assert_false(hp_slots_held_by(slots, SLOTS, 5));
-	munmap(slots, SLOTS * sizeof(slots[0]));
+	assert_true(reads >= 8);
+	assert_int_equal(atomic_load(&lock->bias), HP_BIAS_WARM);
+	domain_sleep(2000000);
+	for (unsigned i = 0; i < HP_WARM_READS; i++)
+		biased_read(lock);
+	assert_int_equal(atomic_load(&lock->bias), first);
+	/* An upgradeable reader becomes the writer. */
+	hp_biased_upgradeable_lock(lock, &me, CLASS_BIASED);
+	assert_int_equal(atomic_load(&lock->bias), first);
+	hp_biased_upgrade(lock, &me);
+	assert_int_equal(atomic_load(&lock->bias), HP_BIAS_OFF);
+	assert_true(hp_rwsem_is_written_by(&lock->sem, me.owner));
+	hp_biased_write_unlock(lock, &me);
+	assert_int_equal(sem_held(&lock->sem), 0);
 }
+
+/* A trylock fails beside readers who are inside by the bias, and leaves it on. */
+static void test_biased_trylock(void **state)
+{
+	struct hp_biased *lock = &shared->biased[0];
+	uint32_t first = atomic_load(&lock->bias);
+	struct hp_locker other = me;
+
+	other.owner++;
+	other.record = &shared->records[DOMAIN_SLOTS - 1];
+	hp_biased_read_lock(lock, &me, CLASS_BIASED);
+	assert_false(hp_biased_write_trylock(lock, &other, CLASS_BIASED));
+	assert_int_equal(atomic_load(&lock->bias), first);
+	assert_int_equal(atomic_load(&lock->sem.state), 0);
+	assert_true(hp_biased_read_trylock(lock, &other, CLASS_BIASED));
+	hp_biased_read_unlock(lock, &other);
+	hp_biased_read_unlock(lock, &me);
+	assert_true(hp_biased_write_trylock(lock, &other, CLASS_BIASED));
+	assert_int_equal(atomic_load(&lock->bias), HP_BIAS_OFF);
+	assert_false(hp_biased_read_trylock(lock, &me, CLASS_BIASED));
+	hp_biased_write_unlock(lock, &other);
+}
+
+/* One that may have no bias is a plain rwsem. */
+static void test_biased_never(void **state)
+{
+	struct hp_biased *lock = &shared->biased[0];
+
+	memset(lock, 0, sizeof(*lock));
+	hp_biased_init(lock, &me, false);
+	for (unsigned i = 0; i < 1000; i++)
+		biased_read(lock);
+	assert_int_equal(atomic_load(&lock->bias), HP_BIAS_OFF);
+}
+
+/* Few writers among many readers: the bias comes and goes. */
+static void *read_by_bias(void *argument)
+{
+	struct hp_biased *lock = &shared->biased[0];
+	uint64_t random;
+
+	domain_join();
+	random = seed + me.owner;
+	for (unsigned i = 0; i < 4 * ROUNDS; i++) {
+		switch (random_below(&random, 200)) {
+		case 0:
+			hp_biased_write_lock(lock, &me, CLASS_BIASED);
+			write_plain();
+			hp_biased_write_unlock(lock, &me);
+			break;
+		case 1:
+			if (hp_biased_write_trylock(lock, &me, CLASS_BIASED)) {
+				write_plain();
+				hp_biased_downgrade(lock, &me);
+				read_plain(i);
+				hp_biased_read_unlock(lock, &me);
+			}
+			break;
+		case 2:
+			hp_biased_upgradeable_lock(lock, &me, CLASS_BIASED);
+			hp_biased_upgrade(lock, &me);
+			write_plain();
+			hp_biased_write_unlock(lock, &me);
+			break;
+		case 3:
+			if (hp_biased_read_trylock(lock, &me, CLASS_BIASED)) {
+				read_plain(i);
+				hp_biased_read_unlock(lock, &me);
+			}
+			break;
+		default:
+			hp_biased_read_lock(lock, &me, CLASS_BIASED);
+			read_plain(i);
+			hp_biased_read_unlock(lock, &me);
+		}
+	}
+	domain_leave();
+	return NULL;
+}
+
+static void test_biased(void **state)
+{
+	plain = 0;
+	atomic_store(&writes, 0);
+	threads_run(THREADS, read_by_bias, NULL, 0);
+	assert_true(plain > 0);
+	assert_int_equal(plain, atomic_load(&writes));
+	assert_int_equal(sem_held(&shared->biased[0].sem), 0);
+}
+
+static void biased_in_process(void)
+{
+	uint64_t random = seed + me.owner;
+
+	for (unsigned i = 0; i < 4 * ROUNDS; i++) {
+		if (random_below(&random, 100) == 0) {
+			hp_biased_write_lock(&shared->biased[0], &me, CLASS_BIASED);
+			write_data(&shared->biased_data[0], i);
+			hp_biased_write_unlock(&shared->biased[0], &me);
+		} else {
+			hp_biased_read_lock(&shared->biased[0], &me, CLASS_BIASED);
+			read_data(&shared->biased_data[0], i);
+			hp_biased_read_unlock(&shared->biased[0], &me);
+		}
+	}
+}
+
+static void test_biased_across_processes(void **state)
+{
+	pid_t children[2] = {start_child(biased_in_process), start_child(biased_in_process)};
+
+	biased_in_process();
+	end_child(children[0]);
+	end_child(children[1]);
+	assert_int_equal(atomic_load(&threads_wrong), 0);
+	assert_int_equal(sem_held(&shared->biased[0].sem), 0);
+}
+
+#define in_domain(test) cmocka_unit_test_setup_teardown(test, domain_setup, domain_teardown)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_mutex), cmocka_unit_test(test_mutex_across_processes),
-		cmocka_unit_test(test_rwsem), cmocka_unit_test(test_fault_mutexes),
-		cmocka_unit_test(test_epoch), cmocka_unit_test(test_futex),
-		cmocka_unit_test(test_slots),
+		in_domain(test_mutex),
+		in_domain(test_mutex_across_processes),
+		in_domain(test_rwsem_modes),
+		in_domain(test_rwsem_many_holds),
+		in_domain(test_rwsem),
+		in_domain(test_rwsem_across_processes),
+		in_domain(test_biased_states),
+		in_domain(test_biased_trylock),
+		in_domain(test_biased_never),
+		in_domain(test_biased),
+		in_domain(test_biased_across_processes),
 	};
 
+	seed = random_seed();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

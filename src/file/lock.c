@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: MIT */
+#include "file/lock.h"
+
+void hp_file_fork_lock_at(struct hp_thread *t, struct hp_file_use use, uint32_t point)
+{
+	if (t->pool->shared->file_lock == HP_FILE_LOCK_RWSEM)
+		hp_biased_write_lock_at(&use.record->lock, &t->locker, point);
+	else
+		hp_biased_read_lock_at(&use.record->lock, &t->locker, HP_CLASS_FILE, point);
+}
+
+void hp_file_fork_unlock(struct hp_thread *t, struct hp_file_use use)
+{
+	if (t->pool->shared->file_lock == HP_FILE_LOCK_RWSEM)
+		hp_biased_write_unlock(&use.record->lock, &t->locker);
+	else
+		hp_biased_read_unlock(&use.record->lock, &t->locker);
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What becomes of a file when the owner of one of its locks died inside. Reservations need no repair: a page's promise is
+ * one bit, and what was committed and not marked is missing from the free frames until the pool's next recovery.
+ */
+#include "file/lock.h"
+#include "file/reserve.h"
+
+static struct hp_thread *thread_of(const struct hp_locker *who)
+{
+	return (struct hp_thread *)((uintptr_t)who - offsetof(struct hp_thread, locker));
+}
+
+/* The number of the file that has this lock in its record. */
+static struct hp_file_use file_of(const struct hp_pool_view *view, const void *lock)
+{
+	uint32_t number = (uint32_t)((uint64_t)((const char *)lock - (const char *)view->files) / HP_FILE_RECORD_SIZE);
+
+	return (struct hp_file_use){hp_file_at(view, number), number};
+}
+
+/* The dead writer may have been waiting for readers, or in the middle of cutting the file. */
+static void repair_file(const struct hp_locker *who, void *lock, hp_owner dead)
+{
+	struct hp_thread *t = thread_of(who);
+	struct hp_file_use use = file_of(t->pool, lock);
+
+	(void)dead;
+	hp_biased_revoke(&use.record->lock, who);
+	hp_file_cut_locked(t, use);
+}
+
+static void repair_mappings(const struct hp_locker *who, void *lock, hp_owner dead)
+{
+	struct hp_thread *t = thread_of(who);
+
+	(void)dead;
+	hp_vma_repair_list(t->pool, file_of(t->pool, lock).number);
+}
+
+void hp_file_repairs(void)
+{
+	hp_lock_class_set_repair(HP_CLASS_FILE, repair_file);
+	hp_lock_class_set_repair(HP_CLASS_FILE_MAPPINGS, repair_mappings);
+}
