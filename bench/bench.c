@@ -17,7 +17,11 @@ static const struct {
 	{"parallel-fault", bench_parallel_fault, bench_parallel_fault_help,
          "threads share a region and touch it first"},
 	{"faults", bench_faults, bench_faults_help, "processes map a filled file, touch every page, unmap"},
+	{"forks", bench_forks, bench_forks_help, "processes map a filled file, touch a few pages, fork, unmap"},
+	{"combined", bench_combined, bench_combined_help, "faults and forks on the same file at the same time"},
 	{"zero", bench_zero, bench_zero_help, "clearing memory with one thread"},
+	{"locks", bench_locks, bench_locks_help, "the library's locks by themselves, beside those of pthreads"},
+	{"statistics", bench_statistics, bench_statistics_help, "what the statistics of locks cost in real work"},
 	{"reference", bench_reference, bench_reference_help,
          "published tables, with figures measured here beside them"},
 };
@@ -28,7 +32,9 @@ static void print_help(FILE *out)
 {
 	fputs("Usage: hugepool bench WORKLOAD [OPTIONS]\n\n"
 	      "Runs one workload on the kernel and on hugepool, side by side and alternating, and prints medians,\n"
-	      "spreads and ratios. A ratio above 1 always means that hugepool is better.\n\nWorkloads:\n",
+	      "spreads and ratios. A ratio above 1 always means that hugepool is better; only the workloads locks and\n"
+	      "statistics have ratios of their own, ours to theirs, with the bars that they are held "
+	      "to.\n\nWorkloads:\n",
 	      out);
 	for (unsigned i = 0; i < WORKLOADS; i++)
 		fprintf(out, "  %-16s %s\n", workloads[i].name, workloads[i].summary);
@@ -48,6 +54,10 @@ static void print_help(FILE *out)
 	      "  hugepool bench parallel-fault 2 2097152 2048         2 threads, 2 GiB, every 2 MiB\n"
 	      "  hugepool bench parallel-fault 1 1048576 2048 --lazy  pages mapped at their first touch\n"
 	      "  hugepool bench faults --instances 24 --size 1G --seconds 1 --json\n"
+	      "  hugepool bench combined --lazy                       forks against faults, by schemes of the file "
+	      "lock\n"
+	      "  hugepool bench locks --contended --processes 24\n"
+	      "  hugepool bench statistics --pairs 100\n"
 	      "  hugepool bench reference --quick\n",
 	      out);
 }

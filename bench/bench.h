@@ -24,13 +24,21 @@ int hp_cli_bench(int argc, char **argv);
 /* The workloads; argv[0] is the workload's name. */
 int bench_parallel_fault(int argc, char **argv);
 int bench_faults(int argc, char **argv);
+int bench_forks(int argc, char **argv);
+int bench_combined(int argc, char **argv);
 int bench_zero(int argc, char **argv);
+int bench_locks(int argc, char **argv);
+int bench_statistics(int argc, char **argv);
 int bench_reference(int argc, char **argv);
 
 /* Help texts, for `hugepool bench WORKLOAD --help`. */
 extern const char bench_parallel_fault_help[];
 extern const char bench_faults_help[];
+extern const char bench_forks_help[];
+extern const char bench_combined_help[];
 extern const char bench_zero_help[];
+extern const char bench_locks_help[];
+extern const char bench_statistics_help[];
 extern const char bench_reference_help[];
 
 /* "64M", "2G", "4096": bytes, with k, M, G or T in powers of 1024. False for anything else and for 0. */

@@ -12,12 +12,15 @@
 #include "bench.h"
 #include "harness.h"
 
+struct engine_locks;
+
 struct engine_setup {
 	uint64_t size;    /* bytes of the one file, whole frames */
 	unsigned threads; /* that one instance has */
 	bool lazy;        /* hugepool: pages come at their first touch */
 	bool no_stock;    /* hugepool: frames are there but dirty, and nobody zeroes them in idle time */
 	bool cold;        /* hugepool: not even the pool is there when the clock starts */
+	bool unsafe;      /* hugepool: values of `tuning` that show what goes wrong without a mechanism are allowed */
 	const char *tuning;
 };
 
@@ -48,6 +51,8 @@ struct engine {
 	int (*end)(struct engine_memory *memory);
 	/* An instance, forked after begin, ends; the engine itself goes on. May be NULL. */
 	void (*leave)(struct engine_memory *memory);
+	/* Lock statistics begin anew; `locks` gets those since the last call, unless it is NULL. NULL: it has none. */
+	int (*locks)(struct engine_memory *memory, struct engine_locks *locks);
 	int (*close)(struct engine_memory *memory);
 };
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* hugepool, by its public interface alone. */
 #include "engine.h"
-
-#include "hugepool.h"
+#include "engine_locks.h"
 
 #include <errno.h>
 #include <math.h>
@@ -38,6 +37,7 @@ static int create(struct engine_memory *memory)
 	options.size = setup->size;
 	options.workers = setup->no_stock ? HP_WORKERS_NONE : HP_WORKERS_DEFAULT;
 	options.tuning = setup->tuning;
+	options.flags = setup->unsafe ? HP_POOL_UNSAFE : 0;
 	rc = hp_pool_create(&options, &own->pool, &error);
 	if (rc)
 		return failed(memory, rc, "hp_pool_create", &error);
@@ -196,6 +196,24 @@ static void hugepool_leave(struct engine_memory *memory)
 	hp_pool_close(own->pool);
 }
 
+static int hugepool_locks(struct engine_memory *memory, struct engine_locks *locks)
+{
+	struct pool *own = memory->own;
+	unsigned count = HP_LOCK_STATS_MAX;
+	int rc = 0;
+
+	if (!own->open)
+		return 0;
+	if (locks) {
+		rc = hp_pool_lockstat(own->pool, locks->row, &count, sizeof(locks->row[0]));
+		if (rc)
+			return engine_failed(memory, rc, "hp_pool_lockstat");
+		locks->count = count;
+	}
+	rc = hp_pool_lockstat_set(own->pool, HP_LOCKSTAT_RESET);
+	return rc ? engine_failed(memory, rc, "hp_pool_lockstat_set") : 0;
+}
+
 static int hugepool_close(struct engine_memory *memory)
 {
 	struct pool *own = memory->own;
@@ -223,5 +241,6 @@ const struct engine engine_hugepool = {
 	.unmap = hugepool_unmap,
 	.end = hugepool_end,
 	.leave = hugepool_leave,
+	.locks = hugepool_locks,
 	.close = hugepool_close,
 };

@@ -5,8 +5,8 @@
  * The clock runs from the moment all threads stand ready until the last has touched its last page: it covers mapping
  * and touching, and with --no-stock the zeroing. Making the file and unmapping are outside of it.
  */
-#include "command.h"
 #include "memory.h"
+#include "table.h"
 #include "workloads.h"
 
 #include <errno.h>
@@ -138,7 +138,8 @@ static void *run_member(void *arg)
 	struct crew *crew = member->crew;
 	const struct engine *engine = crew->memory->engine;
 	unsigned threads = crew->params->setup.threads;
-	bool allocates = crew->params->setup.no_stock && engine->allocate && engine == &engine_hugepool;
+	/* Threads that fill the file zero in parallel; lazy pages are zeroed by the touch. */
+	bool allocates = crew->params->setup.no_stock && !crew->params->setup.lazy && engine == &engine_hugepool;
 	uint64_t offset, length;
 	char *region;
 	int rc;
@@ -183,6 +184,7 @@ struct parallel_fault_state {
 	const struct parallel_fault *params;
 	struct engine_memory *memory;
 	struct member *member;
+	unsigned rounds; /* without the one to warm up */
 };
 
 static void *parallel_fault_open(const void *arg, char why[BENCH_WHY], char note[BENCH_NOTE])
@@ -283,130 +285,290 @@ static void parallel_fault_round(void *arg, bool warm_up, struct bench_sample *s
 	}
 	if (engine->end(memory))
 		discard(sample, memory);
+	if (warm_up)
+		engine_locks_begin(memory);
+	else
+		state->rounds++;
 }
 
 static bool parallel_fault_close(void *arg, char why[BENCH_WHY])
 {
 	struct parallel_fault_state *state = arg;
 
+	if (!engine_locks_end(state->memory, state->params->locks, state->rounds)) {
+		snprintf(why, BENCH_WHY, "%s", state->memory->why);
+		return false;
+	}
 	return engine_close(state->memory, why);
 }
 
 const struct bench_job parallel_fault_job = {parallel_fault_open, parallel_fault_round, parallel_fault_close};
 
+/* ---- Lock statistics -------------------------------------------------------------------------------------------- */
+
+void parallel_fault_print_locks(const struct engine_locks *locks, const char *class, FILE *out)
+{
+	hp_lock_stat row = engine_locks_find(locks, class, 0);
+
+	fprintf(out, "%llu contentions in %llu acquisitions, %.2f us waited", (unsigned long long)row.contentions,
+	        (unsigned long long)row.acquisitions, (double)row.wait.total / 1e3);
+}
+
+static void more(const struct bench_run *run, json_t *report)
+{
+	json_t *list = json_array();
+	char name[TABLE_CELL], cell[TABLE_CELL];
+
+	for (unsigned i = 0; i < run->series_count; i++) {
+		const struct bench_series *series = &run->series[i];
+		const struct parallel_fault *params = series->params;
+
+		if (!params->locks)
+			continue;
+		if (report) {
+			json_array_append_new(list, engine_locks_json(params->locks, series));
+			continue;
+		}
+		engine_locks_print(params->locks, series, NULL, stdout);
+		table_figure(cell, bench_stat_median(&series->stat[PARALLEL_FAULT_WALL]), "s");
+		printf("%s, %u thread%s: %s elapsed; fault mutexes, all rounds: ",
+		       engine_series_name(name, sizeof(name), series), params->setup.threads,
+		       params->setup.threads == 1 ? "" : "s", cell);
+		parallel_fault_print_locks(params->locks, "fault", stdout);
+		printf("\n");
+	}
+	if (report && json_array_size(list))
+		json_object_set_new(report, "locks", list);
+	else
+		json_decref(list);
+}
+
 /* ---- The command ------------------------------------------------------------------------------------------------ */
 
 const char bench_parallel_fault_help[] =
 	"Usage: hugepool bench parallel-fault THREADS SIZE_KB SKIP_KB [OPTIONS]\n\n"
-	"Threads share a region of SIZE_KB KiB (rounded up to huge pages) and touch a byte every SKIP_KB KiB, each "
-	"its\n"
-	"contiguous part. The clock covers mapping and touching, from when all threads stand ready until the last is\n"
-	"done. Not in it: making the file or memfd, unmapping, and for ready memory the zeroing, which has a row of\n"
-	"its own, phase=fill: what it took to make the memory of each round ready. The row stock=cold has an empty\n"
-	"pool: its clock also covers making the pool and filling it, on all CPUs.\n\n"
+	"Threads share a region of SIZE_KB KiB (rounded up to huge pages) and touch a byte every SKIP_KB KiB, each\n"
+	"its contiguous part. The clock covers mapping and touching, from when all threads stand ready until the\n"
+	"last is done. Not in it: making the file or memfd, unmapping, and for ready memory the zeroing, which has a\n"
+	"row of its own, phase=fill: what it took to make the memory of each round ready. The row stock=cold has an\n"
+	"empty pool: its clock also covers making the pool and filling it, on all CPUs.\n\n"
 	"  --lazy            hugepool maps pages at their first touch\n"
 	"  --fault-around N  with --lazy: most pages mapped by one touch, a power of two up to 512 (default 16)\n"
 	"  --random          each thread touches its part in random order\n"
 	"  --no-stock        frames are there but dirty, nobody zeroes in idle time, and the threads zero them under\n"
-	"                    the clock; there is no prefilled rival then\n"
-	"  --tuning STRING   more of the pool's tuning, \"fault_mutexes=1\" for instance\n"
+	"                    the clock, with --lazy in their faults; there is no prefilled rival then\n"
+	"  --fault-mutexes LIST\n"
+	"                    how many mutexes order faults: a number, or default, which goes by CPUs; 0 is unsafe.\n"
+	"                    Of a list like 1,default each gets a series of hugepool, and there is no cold one\n"
+	"  --lockstat        the statistics of hugepool's locks, under the table; in JSON the list locks, of\n"
+	"                    {engine, variant, rounds, rows}\n"
+	"  --tuning STRING   more of the pool's tuning, \"fault_sleep_us=1000\" for instance\n"
 	"  --rounds N        rounds that count (default 5)\n"
 	"  --json            JSON alone on standard output\n\n"
 	"Examples:\n"
 	"  hugepool bench parallel-fault 2 2097152 2048\n"
 	"  hugepool bench parallel-fault 1 1048576 2048 --lazy --random --fault-around 1\n"
-	"  hugepool bench parallel-fault 2 1048576 2048 --no-stock --json\n";
+	"  hugepool bench parallel-fault 2 1048576 2048 --no-stock --json\n"
+	"  hugepool bench parallel-fault 64 1048576 2048 --lazy --no-stock --fault-around 1 \\\n"
+	"      --fault-mutexes 1,default --lockstat\n"
+	"      (one mutex against the table of them, where each fault zeroes one page)\n";
 
-static const char *const option_names[] = {
-	"lazy", "random", "no-stock", "fault-around=", "tuning=", "rounds=", "json", NULL};
-enum option { LAZY, RANDOM, NO_STOCK, FAULT_AROUND, TUNING, ROUNDS, JSON };
+static const char *const option_names[] = {"lazy",    "random",  "no-stock", "fault-around=", "fault-mutexes=",
+                                           "tuning=", "rounds=", "lockstat", "json",          NULL};
+enum option { LAZY, RANDOM, NO_STOCK, FAULT_AROUND, FAULT_MUTEXES, TUNING, ROUNDS, LOCKSTAT, JSON };
 
-int bench_parallel_fault(int argc, char **argv)
+#define MUTEXES_MAX 4 /* series that differ in them */
+#define MUTEXES_DEFAULT UINT64_MAX
+#define TUNING_SIZE 320
+
+struct asked {
+	struct parallel_fault params;
+	uint64_t number[3]; /* THREADS SIZE_KB SKIP_KB */
+	uint64_t window, rounds;
+	uint64_t mutexes[MUTEXES_MAX];
+	unsigned mutexes_count;
+	const char *mutexes_text, *tuning;
+	bool around, lockstat, json;
+};
+
+/* "1,default" */
+static bool parse_mutexes(const char *text, struct asked *asked)
 {
-	static const struct engine *const engines[] = {&engine_kernel, &engine_tuned, &engine_prefilled,
-	                                               &engine_hugepool};
-	static struct parallel_fault params[4], cold;
-	static struct bench_run run = {.bench = "parallel-fault",
-	                               .metric = parallel_fault_metrics,
-	                               .metrics = PARALLEL_FAULT_METRICS,
-	                               .rounds = BENCH_ROUNDS};
+	char word[16];
+
+	asked->mutexes_text = text;
+	for (asked->mutexes_count = 0; asked->mutexes_count < MUTEXES_MAX;) {
+		uint64_t *value = &asked->mutexes[asked->mutexes_count++];
+		size_t length = strcspn(text, ",");
+
+		if (length >= sizeof(word))
+			return false;
+		memcpy(word, text, length);
+		word[length] = 0;
+		if (!strcmp(word, "default"))
+			*value = MUTEXES_DEFAULT;
+		else if (!bench_parse_number(word, 0, 4096, value) || *value & (*value - 1))
+			return false;
+		if (!text[length])
+			return true;
+		text += length + 1;
+	}
+	return false;
+}
+
+/* An exit status: BENCH_DONE to go on. */
+static int read_options(struct asked *asked, int argc, char **argv)
+{
 	struct bench_options options = {.command = "parallel-fault", .argc = argc, .argv = argv};
-	struct parallel_fault asked = {0};
-	uint64_t number[3], window = 16, rounds = BENCH_ROUNDS;
-	const char *more = NULL;
-	char tuning[256] = "";
-	bool json = false, around = false;
+	struct engine_setup *setup = &asked->params.setup;
 	unsigned words = 0;
 	int option;
 
+	*asked = (struct asked){.window = 16, .rounds = BENCH_ROUNDS, .mutexes = {MUTEXES_DEFAULT}, .mutexes_count = 1};
 	while ((option = bench_option(&options, option_names)) != -3) {
 		if (option == -2)
 			return BENCH_USAGE;
 		if (option == -1) {
-			if (words == 3 || !bench_parse_number(options.value, 1, UINT64_MAX >> 24, &number[words]))
+			if (words == 3 ||
+			    !bench_parse_number(options.value, 1, UINT64_MAX >> 24, &asked->number[words]))
 				return bench_usage("parallel-fault", "'%s' is not one of THREADS SIZE_KB SKIP_KB",
 				                   options.value);
 			words++;
 			continue;
 		}
 		if (option == FAULT_AROUND) {
-			around = true;
-			if (!bench_parse_number(options.value, 1, 512, &window) || window & (window - 1))
+			asked->around = true;
+			if (!bench_parse_number(options.value, 1, 512, &asked->window) ||
+			    asked->window & (asked->window - 1))
 				return bench_usage("parallel-fault",
 				                   "--fault-around takes a power of two from 1 to 512");
-		} else if (option == ROUNDS && !bench_parse_number(options.value, 1, BENCH_SAMPLES_MAX, &rounds)) {
-			return bench_usage("parallel-fault", "--rounds takes a number from 1 to %d", BENCH_SAMPLES_MAX);
 		}
-		asked.setup.lazy |= option == LAZY;
-		asked.random |= option == RANDOM;
-		asked.setup.no_stock |= option == NO_STOCK;
-		json |= option == JSON;
-		more = option == TUNING ? options.value : more;
+		if (option == FAULT_MUTEXES && !parse_mutexes(options.value, asked))
+			return bench_usage("parallel-fault",
+			                   "--fault-mutexes takes up to %d of: 0, a power of two up to 4096, default",
+			                   MUTEXES_MAX);
+		if (option == ROUNDS && !bench_parse_number(options.value, 1, BENCH_SAMPLES_MAX, &asked->rounds))
+			return bench_usage("parallel-fault", "--rounds takes a number from 1 to %d", BENCH_SAMPLES_MAX);
+		setup->lazy |= option == LAZY;
+		asked->params.random |= option == RANDOM;
+		setup->no_stock |= option == NO_STOCK;
+		asked->lockstat |= option == LOCKSTAT;
+		asked->json |= option == JSON;
+		asked->tuning = option == TUNING ? options.value : asked->tuning;
 	}
 	if (words != 3)
 		return bench_usage("parallel-fault", "THREADS, SIZE_KB and SKIP_KB are needed");
-	if (number[0] > THREADS_MAX)
+	if (asked->number[0] > THREADS_MAX)
 		return bench_usage("parallel-fault", "at most %d threads", THREADS_MAX);
-	if (around && !asked.setup.lazy)
+	if (asked->around && !setup->lazy)
 		return bench_usage("parallel-fault", "--fault-around needs --lazy");
-	asked.setup.threads = (unsigned)number[0];
-	asked.setup.size = (number[1] * 1024 + BENCH_FRAME - 1) / BENCH_FRAME * BENCH_FRAME;
-	asked.skip = number[2] * 1024;
-	if (asked.setup.lazy)
-		snprintf(tuning, sizeof(tuning), "fault_window=%u", (unsigned)window);
-	if (more)
-		snprintf(tuning + strlen(tuning), sizeof(tuning) - strlen(tuning), "%s%.200s", *tuning ? " " : "",
-		         more);
-	asked.setup.tuning = *tuning ? tuning : NULL;
+	if (asked->tuning && strlen(asked->tuning) > TUNING_SIZE / 2)
+		return bench_usage("parallel-fault", "--tuning takes at most %d characters", TUNING_SIZE / 2);
+	setup->threads = (unsigned)asked->number[0];
+	setup->size = (asked->number[1] * 1024 + BENCH_FRAME - 1) / BENCH_FRAME * BENCH_FRAME;
+	asked->params.skip = asked->number[2] * 1024;
+	return BENCH_DONE;
+}
 
-	for (unsigned i = 0; i < 4; i++) {
-		if (asked.setup.no_stock && engines[i] == &engine_prefilled)
+/* NULL: the defaults. */
+static const char *tuning_of(const struct asked *asked, uint64_t mutexes)
+{
+	char text[TUNING_SIZE];
+	size_t used = 0;
+	char *kept;
+
+	if (asked->params.setup.lazy)
+		used += (size_t)snprintf(text, sizeof(text), "fault_window=%u ", (unsigned)asked->window);
+	if (mutexes != MUTEXES_DEFAULT)
+		used += (size_t)snprintf(text + used, sizeof(text) - used, "fault_mutexes=%u ", (unsigned)mutexes);
+	if (asked->tuning)
+		used += (size_t)snprintf(text + used, sizeof(text) - used, "%s", asked->tuning);
+	if (!used)
+		return NULL;
+	kept = strdup(text);
+	if (!kept)
+		abort();
+	return kept;
+}
+
+static struct parallel_fault *add_series(struct bench_run *run, const struct asked *asked, const struct engine *engine)
+{
+	static struct parallel_fault params[3 + MUTEXES_MAX + 1];
+	static unsigned used;
+	struct parallel_fault *own = &params[used++];
+
+	*own = asked->params;
+	own->engine = engine;
+	own->locks = asked->lockstat && engine == &engine_hugepool ? engine_share(sizeof(*own->locks)) : NULL;
+	bench_run_add(run, engine->name, &parallel_fault_job, own);
+	if (engine != &engine_kernel) /* kernel and tuned never have theirs at the same time */
+		run->huge_bytes += own->setup.size;
+	return own;
+}
+
+static void plan(struct bench_run *run, const struct asked *asked)
+{
+	static char value[MUTEXES_MAX][8];
+	struct parallel_fault *own;
+
+	add_series(run, asked, &engine_kernel);
+	add_series(run, asked, &engine_tuned);
+	if (!asked->params.setup.no_stock)
+		add_series(run, asked, &engine_prefilled);
+	for (unsigned i = 0; i < asked->mutexes_count; i++) {
+		own = add_series(run, asked, &engine_hugepool);
+		own->setup.tuning = tuning_of(asked, asked->mutexes[i]);
+		own->setup.unsafe = asked->mutexes[i] == 0;
+		if (asked->mutexes_count == 1 || asked->mutexes[i] == MUTEXES_DEFAULT)
 			continue;
-		params[i] = asked;
-		params[i].engine = engines[i];
-		bench_run_add(&run, engines[i]->name, &parallel_fault_job, &params[i]);
-		run.huge_bytes += i ? asked.setup.size : 0; /* kernel and tuned never have theirs at the same time */
+		snprintf(value[i], sizeof(value[i]), "%u", (unsigned)asked->mutexes[i]);
+		bench_series_tag(&run->series[run->series_count - 1], "fault_mutexes", value[i]);
 	}
-	cold = params[3];
-	cold.setup.cold = true;
-	cold.setup.no_stock = false;
-	{
-		struct bench_series *series = bench_run_add(&run, "hugepool", &parallel_fault_job, &cold);
+	if (asked->mutexes_count > 1)
+		return;
+	own = add_series(run, asked, &engine_hugepool);
+	own->setup.tuning = tuning_of(asked, asked->mutexes[0]);
+	own->setup.unsafe = asked->mutexes[0] == 0;
+	own->setup.cold = true;
+	own->setup.no_stock = false;
+	own->locks = NULL; /* each round has a pool of its own */
+	bench_series_tag(&run->series[run->series_count - 1], "stock", "cold");
+	run->series[run->series_count - 1].rounds = 2;
+}
 
-		bench_series_tag(series, "stock", "cold");
-		series->rounds = 2;
-	}
-	run.rounds = (unsigned)rounds;
+static json_t *text_json(const char *text)
+{
+	return text ? json_string(text) : json_null();
+}
+
+static json_t *params_json(const struct asked *asked)
+{
+	const struct engine_setup *setup = &asked->params.setup;
+
+	return json_pack("{s:I,s:I,s:I,s:I,s:b,s:b,s:b,s:o,s:o,s:o,s:I}", "threads", (json_int_t)setup->threads,
+	                 "size_kb", (json_int_t)(setup->size >> 10), "skip_kb", (json_int_t)asked->number[2], "touches",
+	                 (json_int_t)parallel_fault_touches(&asked->params), "lazy", setup->lazy, "random",
+	                 asked->params.random, "no_stock", setup->no_stock, "fault_around",
+	                 setup->lazy ? json_integer((json_int_t)asked->window) : json_null(), "fault_mutexes",
+	                 text_json(asked->mutexes_text), "tuning", text_json(asked->tuning), "rounds",
+	                 (json_int_t)asked->rounds);
+}
+
+int bench_parallel_fault(int argc, char **argv)
+{
+	static struct bench_run run = {
+		.bench = "parallel-fault", .metric = parallel_fault_metrics, .metrics = PARALLEL_FAULT_METRICS};
+	struct asked asked;
+	int status = read_options(&asked, argc, argv);
+	const struct engine_setup *setup = &asked.params.setup;
+
+	if (status != BENCH_DONE)
+		return status;
+	plan(&run, &asked);
+	run.rounds = (unsigned)asked.rounds;
 	snprintf(run.title, sizeof(run.title), "parallel-fault, %u thread%s, %llu MiB, a touch every %llu KiB%s%s%s",
-	         asked.setup.threads, asked.setup.threads == 1 ? "" : "s", (unsigned long long)(asked.setup.size >> 20),
-	         (unsigned long long)number[2], asked.setup.lazy ? ", lazy" : "", asked.random ? ", random order" : "",
-	         asked.setup.no_stock ? ", no stock" : "");
-	return bench_command(&run, json,
-	                     json_pack("{s:I,s:I,s:I,s:I,s:b,s:b,s:b,s:o,s:o,s:I}", "threads",
-	                               (json_int_t)asked.setup.threads, "size_kb", (json_int_t)(asked.setup.size >> 10),
-	                               "skip_kb", (json_int_t)number[2], "touches",
-	                               (json_int_t)parallel_fault_touches(&asked), "lazy", asked.setup.lazy, "random",
-	                               asked.random, "no_stock", asked.setup.no_stock, "fault_around",
-	                               asked.setup.lazy ? json_integer((json_int_t)window) : json_null(), "tuning",
-	                               more ? json_string(more) : json_null(), "rounds", (json_int_t)rounds));
+	         setup->threads, setup->threads == 1 ? "" : "s", (unsigned long long)(setup->size >> 20),
+	         (unsigned long long)asked.number[2], setup->lazy ? ", lazy" : "",
+	         asked.params.random ? ", random order" : "", setup->no_stock ? ", no stock" : "");
+	return engine_command(&run, asked.json, params_json(&asked), more);
 }

@@ -18,6 +18,12 @@ static int compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
+static void sort(const struct bench_stat *stat, double sorted[BENCH_SAMPLES_MAX])
+{
+	memcpy(sorted, stat->samples, stat->count * sizeof(*sorted));
+	qsort(sorted, stat->count, sizeof(*sorted), compare);
+}
+
 double bench_stat_median(const struct bench_stat *stat)
 {
 	double sorted[BENCH_SAMPLES_MAX];
@@ -25,9 +31,30 @@ double bench_stat_median(const struct bench_stat *stat)
 
 	if (!n)
 		return NAN;
-	memcpy(sorted, stat->samples, n * sizeof(*sorted));
-	qsort(sorted, n, sizeof(*sorted), compare);
+	sort(stat, sorted);
 	return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+}
+
+bool bench_stat_confidence(const struct bench_stat *stat, double *low, double *high)
+{
+	double sorted[BENCH_SAMPLES_MAX], chance = pow(0.5, stat->count), below = chance;
+	unsigned n = stat->count, outside = 0; /* samples left out at each end */
+
+	*low = *high = NAN;
+	/* `below` is the chance that at most `outside` of the samples are smaller than the true median. */
+	if (!n || 2 * below > 0.05)
+		return false;
+	while (true) {
+		chance *= (double)(n - outside) / (outside + 1);
+		if (2 * (below + chance) > 0.05)
+			break;
+		below += chance;
+		outside++;
+	}
+	sort(stat, sorted);
+	*low = sorted[outside];
+	*high = sorted[n - 1 - outside];
+	return true;
 }
 
 double bench_stat_min(const struct bench_stat *stat)

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -19,7 +20,10 @@ NR_HUGEPAGES = "/proc/sys/vm/nr_hugepages"
 HUGEPOOL = ""
 
 FAULTS = ["faults", "--instances", "2", "--size", "16M", "--seconds", "0.05"]
+FORKS = ["forks", "--instances", "2", "--size", "16M", "--seconds", "0.05"]
+COMBINED = ["combined", "--instances", "2", "--size", "16M", "--seconds", "0.05"]
 PARALLEL = ["parallel-fault", "2", "16384", "2048"]
+LOCKS = ["locks", "--seconds", "0.01", "--rounds", "2", "--batches", "12", "--threads", "2", "--processes", "3"]
 RIVALS = ("vs_kernel", "vs_tuned", "vs_prefilled")
 
 
@@ -46,10 +50,27 @@ def processes_of(group):
     return alive
 
 
+def check_rows(test, report):
+    """What the reports of all workloads have in common."""
+    test.assertEqual(next(iter(report)), "version")
+    test.assertEqual(report["version"], 1)
+    for key in ("bench", "params", "env", "rows", "discarded", "ratios"):
+        test.assertIn(key, report)
+    for key in ("cpu", "kernel", "build"):
+        test.assertTrue(report["env"][key], key)
+    for row in report["rows"]:
+        for key in ("engine", "variant", "metric", "unit", "median", "min", "max", "samples"):
+            test.assertIn(key, row)
+        test.assertIsInstance(row["variant"], dict)
+        test.assertEqual(row["samples"], len(row["values"]))
+        test.assertLessEqual(row["min"], row["median"])
+        test.assertLessEqual(row["median"], row["max"])
+
+
 class Schema(unittest.TestCase):
     def measure(self, *args):
         """Runs with --json; returns the report, or skips where this machine has no huge pages of any kind."""
-        done = run(*args, "--rounds", "2", "--json")
+        done = run(*args[:1], "--rounds", "2", *args[1:], "--json")
         self.assertIn(done.returncode, (0, 3), done.stderr)
         report = json.loads(done.stdout)
         self.check(report)
@@ -60,19 +81,7 @@ class Schema(unittest.TestCase):
         return report
 
     def check(self, report):
-        self.assertEqual(next(iter(report)), "version")
-        self.assertEqual(report["version"], 1)
-        for key in ("bench", "params", "env", "rows", "discarded", "ratios"):
-            self.assertIn(key, report)
-        for key in ("cpu", "kernel", "build"):
-            self.assertTrue(report["env"][key], key)
-        for row in report["rows"]:
-            for key in ("engine", "variant", "metric", "unit", "median", "min", "max", "samples"):
-                self.assertIn(key, row)
-            self.assertIsInstance(row["variant"], dict)
-            self.assertEqual(row["samples"], len(row["values"]))
-            self.assertLessEqual(row["min"], row["median"])
-            self.assertLessEqual(row["median"], row["max"])
+        check_rows(self, report)
         reasons = report["discarded"]["reasons"]
         self.assertEqual(report["discarded"]["count"], sum(reason["count"] for reason in reasons))
         for metric, ratios in report["ratios"].items():
@@ -133,10 +142,217 @@ class Schema(unittest.TestCase):
     def test_faults_lazy(self):
         self.assertTrue(self.rows(self.measure(*FAULTS, "--lazy"), "faults_per_s"))
 
+    def test_forks(self):
+        report = self.measure(*FORKS)
+        self.assertEqual(report["bench"], "forks")
+        self.assertEqual(report["params"]["instances"], 2)
+        self.assertTrue(self.rows(report, "forks_per_s"))
+        self.assertEqual(list(report["ratios"]), ["forks_per_s"])
+        self.assertFalse(self.rows(report, "faults_per_s"))
+        self.assertTrue(self.rows(report, "wall_s"))
+
+    def test_forks_lazy(self):
+        self.assertTrue(self.rows(self.measure(*FORKS, "--lazy", "--size", "2M"), "forks_per_s"))
+
+    def check_locks(self, report):
+        """Well-formed lock statistics; returns the acquisitions of each hugepool series by (class, mode)."""
+        found = {}
+        for series in report["locks"]:
+            self.assertEqual(series["engine"], "hugepool")
+            self.assertEqual(series["rounds"], report["params"]["rounds"])
+            acquired = found.setdefault(tuple(series["variant"].values()), {})
+            for row in series["rows"]:
+                self.assertLessEqual(row["contentions"], row["acquisitions"])
+                self.assertEqual(row["contentions"], row["wait_ns"]["count"])
+                for place in row["waiters"] + row["holders"]:
+                    self.assertGreater(place["count"], 0)
+                    self.assertTrue(place["place"])
+                acquired[row["class"], row["mode"]] = row["acquisitions"]
+        return found
+
+    def test_combined(self):
+        report = self.measure(*COMBINED)
+        for metric in ("faults_per_s", "forks_per_s"):
+            self.assertTrue(self.rows(report, metric))
+            self.assertIn(metric, report["ratios"])
+        self.assertEqual(list(self.check_locks(report)), [()])
+
+    def test_combined_lazy(self):
+        report = self.measure(*COMBINED, "--lazy")
+        schemes = ["rwsem", "none", "vma", "invalidate", "biased"]
+        for metric in ("faults_per_s", "forks_per_s"):
+            self.assertEqual([row["variant"]["file_lock"] for row in self.rows(report, metric)], schemes)
+            ratios = report["ratios"][metric]
+            self.assertIn(ratios["better_file_lock"], ("vma", "invalidate"))
+            others = ["kernel", "tuned", "prefilled"] + ["hugepool file_lock=" + word for word in schemes[:-1]]
+            self.assertEqual(sorted(pair["theirs"] for pair in ratios["pairs"]), sorted(others))
+            for pair in ratios["pairs"]:
+                self.assertEqual(pair["ours"], "hugepool file_lock=biased")
+                self.assertIsNone(pair["low"])  # two rounds are too few
+                if pair["samples"]:
+                    self.assertLessEqual(pair["min"], pair["ratio"])
+                    self.assertLessEqual(pair["ratio"], pair["max"])
+        # At the least each instance maps once a round, touches 8 pages, or forks and registers a mapping.
+        locks = self.check_locks(report)
+        self.assertGreaterEqual(locks["rwsem",]["file", "W"], 2 * 2)
+        self.assertGreaterEqual(locks["rwsem",]["file", "R"], 2 * 2 * 8)
+        self.assertGreaterEqual(locks["vma",]["mapping", "R"], 2 * 2 * 8)
+        for word in ("invalidate", "biased"):
+            self.assertGreaterEqual(locks[word,]["file", "R"], 2 * 2 * (8 + 1))
+            self.assertNotIn(("file", "W"), locks[word,])
+        self.assertNotIn(("mapping", "R"), locks["none",])
+
+    def test_combined_confidence(self):
+        """From six rounds on."""
+        report = self.measure(*COMBINED, "--lazy", "--rounds", "6")
+        for pair in report["ratios"]["faults_per_s"]["pairs"]:
+            if pair["samples"] >= 6:
+                self.assertLessEqual(pair["low"], pair["ratio"])
+                self.assertLessEqual(pair["ratio"], pair["high"])
+
+    def test_fault_mutexes(self):
+        report = self.measure(
+            *PARALLEL, "--lazy", "--no-stock", "--fault-around", "1", "--fault-mutexes", "1,default,0", "--lockstat"
+        )
+        variants = [row["variant"] for row in self.rows(report, "wall_s")]
+        self.assertEqual(variants, [{"fault_mutexes": "1"}, {}, {"fault_mutexes": "0"}])
+        self.assertEqual(report["params"]["fault_mutexes"], "1,default,0")
+        locks = self.check_locks(report)
+        # 8 pages in each of the rounds, zeroed by the faults.
+        self.assertGreaterEqual(locks["1",]["fault", ""], 2 * 8)
+        self.assertGreaterEqual(locks[()]["fault", ""], 2 * 8)
+        self.assertNotIn(("fault", ""), locks["0",])
+
     def test_zero(self):
         report = self.measure("zero", "--size", "8M")
         self.assertGreater(report["ratios"]["bytes_per_s"]["vs_loop"], 0)
         self.assertGreater(report["ratios"]["bytes_per_s"]["vs_memset"], 0)
+
+
+class Locks(unittest.TestCase):
+    """The locks by themselves: no huge pages, no engine, and ratios of their own."""
+
+    def measure(self, *args):
+        done = run(*LOCKS, *args, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stderr, "")
+        report = json.loads(done.stdout)
+        check_rows(self, report)
+        self.assertEqual(report["bench"], "locks")
+        for ratios in report["ratios"].values():
+            for ratio in ratios:
+                self.assertLessEqual(ratio["min"], ratio["ratio"])
+                self.assertLessEqual(ratio["ratio"], ratio["max"])
+                self.assertEqual(ratio["low"] is None, ratio["samples"] < 6)
+        return report
+
+    def values(self, report, metric, engine, **variant):
+        found = [
+            row["values"]
+            for row in report["rows"]
+            if (row["metric"], row["engine"]) == (metric, engine) and variant.items() <= row["variant"].items()
+        ]
+        self.assertEqual(len(found), 1, (metric, engine, variant))
+        return found[0]
+
+    def ratio(self, report, metric, ours, **variant):
+        found = [
+            ratio
+            for ratio in report["ratios"][metric]
+            if ratio["ours"] == ours and variant.items() <= ratio["variant"].items()
+        ]
+        self.assertEqual(len(found), 1, (metric, ours, variant))
+        return found[0]
+
+    def check_ratio(self, ratio, ours, theirs):
+        """The median of the pairs' ratios; for twelve, the third from each end bounds it with 96 %."""
+        pairs = sorted(a / b for a, b in zip(ours, theirs))
+        self.assertEqual(ratio["samples"], len(pairs))
+        self.assertTrue(math.isclose(ratio["ratio"], statistics.median(pairs), rel_tol=1e-6))
+        if len(pairs) == 12:
+            self.assertTrue(math.isclose(ratio["low"], pairs[2], rel_tol=1e-6))
+            self.assertTrue(math.isclose(ratio["high"], pairs[9], rel_tol=1e-6))
+
+    def test_uncontended(self):
+        report = self.measure("--uncontended")
+        self.assertEqual(set(report["ratios"]), {"op_s", "own_s"})
+        for section in ("empty", "200ns"):
+            for metric in ("op_s", "own_s"):
+                mutex = self.values(report, metric, "hp_mutex", section=section)
+                theirs = self.values(report, metric, "pthread_mutex", section=section)
+                self.check_ratio(self.ratio(report, metric, "hp_mutex", section=section), mutex, theirs)
+                self.values(report, metric, "hp_rwsem", section=section, mode="upgradeable")
+            bare = self.values(report, "op_s", "none", section=section)
+            whole = self.values(report, "op_s", "hp_biased", section=section, mode="read")
+            own = self.values(report, "own_s", "hp_biased", section=section, mode="read")
+            for a, b, c in zip(whole, bare, own):
+                self.assertTrue(math.isclose(a - b, c, abs_tol=1e-12))
+        self.assertEqual(self.ratio(report, "own_s", "hp_mutex", section="200ns")["at_most"], 1.1)
+        self.assertEqual(self.ratio(report, "own_s", "hp_biased", section="200ns", mode="read")["at_most"], 0.6)
+        self.assertIsNone(self.ratio(report, "op_s", "hp_biased", section="200ns", mode="read")["at_most"])
+
+    def test_statistics(self):
+        report = self.measure("--stats", "--section", "empty")
+        self.assertEqual(set(report["ratios"]), {"statistics"})
+        lock = {"mode": "read", "section": "empty"}
+        off = self.values(report, "op_s", "hp_biased", statistics="off", **lock)
+        for name in ("on", "off again"):
+            ratio = self.ratio(report, "statistics", name, engine="hp_biased", **lock)
+            self.check_ratio(ratio, self.values(report, "op_s", "hp_biased", statistics=name, **lock), off)
+            self.assertEqual(ratio["at_most"], 1.15 if name == "on" else None)
+
+    def test_contended(self):
+        report = self.measure("--contended", "--share", "90,0")
+        self.assertEqual(set(report["ratios"]), {"ops_per_s"})
+        rivals = {"90": ("pthread_rwlock", "hp_rwsem", "hp_biased"), "0": ("pthread_mutex", "hp_mutex")}
+        for crowd in ({"threads": "2"}, {"processes": "3"}):
+            for section in ("empty", "200ns"):
+                for reads, engines in rivals.items():
+                    variant = {"reads": reads, "section": section, **crowd}
+                    theirs = self.values(report, "ops_per_s", engines[0], **variant)
+                    for engine in engines[1:]:
+                        ours = self.values(report, "ops_per_s", engine, **variant)
+                        self.assertGreater(min(ours), 0)
+                        if min(theirs) > 0:
+                            self.check_ratio(self.ratio(report, "ops_per_s", engine, **variant), ours, theirs)
+
+    def test_table(self):
+        done = run(*LOCKS, "--share", "50,0", "--section", "empty")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for text in ("pthread_mutex", "hp_biased read, warm", "off to off", "2 threads", "3 processes"):
+            self.assertIn(text, done.stdout)
+
+
+class Statistics(unittest.TestCase):
+    """What statistics cost: ratios on to off, and off to off, of each work, from the pairs in the rows."""
+
+    def test_report(self):
+        done = run("statistics", "--size", "8M", "--seconds", "0.001", "--pairs", "7", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        report = json.loads(done.stdout)
+        check_rows(self, report)
+        self.assertEqual(report["bench"], "statistics")
+        self.assertEqual(report["params"]["pairs"], 7)
+        values = {(row["metric"], *row["variant"].values()): row["values"] for row in report["rows"]}
+        works = {("touch", "8M", "1"), ("touch", "8M", "default"), ("map", "2M"), ("map", "64M")}
+        self.assertEqual({key[1:] for key in values}, works)
+        ratios = report["ratios"]["statistics"]
+        self.assertEqual(len(ratios), 2 * len(works))
+        for ratio in ratios:
+            work = tuple(ratio["variant"].values())
+            ours = values[("on_s" if ratio["ours"] == "on" else "off_again_s", *work)]
+            pairs = sorted(a / b for a, b in zip(ours, values[("off_s", *work)]))
+            self.assertEqual(ratio["samples"], 7)
+            self.assertTrue(math.isclose(ratio["ratio"], pairs[3], rel_tol=1e-6))
+            self.assertTrue(math.isclose(ratio["high"], pairs[6], rel_tol=1e-6))
+            self.assertEqual(ratio["at_most"], 1.02 if ratio["ours"] == "on" else None)
+            self.assertGreater(min(values[("locks", *work)]), 0)
+
+    def test_table(self):
+        done = run("statistics", "--size", "8M", "--seconds", "0.001", "--rounds", "2")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for text in ("lazy page, 8 MiB, window 1", "map and unmap, 64 MiB", "on to off", "A/A"):
+            self.assertIn(text, done.stdout)
 
 
 class CommandLine(unittest.TestCase):
@@ -152,13 +368,38 @@ class CommandLine(unittest.TestCase):
             ["faults", "--instances", "0"],
             ["faults", "--seconds", "-1"],
             ["faults", "--rounds", "0"],
+            ["forks", "word"],
+            ["forks", "--instances", "0"],
+            ["forks", "--instances", "161"],
+            ["forks", "--seconds", ""],
+            ["combined", "word"],
+            ["combined", "--instances", "x"],
+            ["combined", "--rounds", "0"],
+            ["combined", "--lazy", "--tuning", "file_lock=vma"],
             ["parallel-fault"],
+            ["parallel-fault", "1", "2048", "2048", "--fault-mutexes", "3"],
+            ["parallel-fault", "1", "2048", "2048", "--fault-mutexes", "1,"],
+            ["parallel-fault", "1", "2048", "2048", "--fault-mutexes", "1,2,4,8,16"],
             ["parallel-fault", "1", "2048"],
             ["parallel-fault", "0", "2048", "2048"],
             ["parallel-fault", "1", "2048", "2048", "1"],
             ["parallel-fault", "1", "2048", "2048", "--fault-around", "2"],
             ["parallel-fault", "1", "2048", "2048", "--lazy", "--fault-around", "3"],
             ["zero", "word"],
+            ["locks", "word"],
+            ["locks", "--threads", "0"],
+            ["locks", "--threads", "2,"],
+            ["locks", "--threads", "1,2,3,4,5,6,7,8,9"],
+            ["locks", "--processes", "100000"],
+            ["locks", "--share", "101"],
+            ["locks", "--section", "100ns"],
+            ["locks", "--rounds", "0"],
+            ["locks", "--batches", "0"],
+            ["locks", "--seconds", "0"],
+            ["statistics", "word"],
+            ["statistics", "--pairs", "0"],
+            ["statistics", "--size", "0"],
+            ["statistics", "--seconds", "0"],
             ["reference", "word"],
         ):
             with self.subTest(args=args):
@@ -168,7 +409,7 @@ class CommandLine(unittest.TestCase):
                 self.assertTrue(done.stderr)
 
     def test_help(self):
-        for args in ([], ["parallel-fault"], ["faults"], ["zero"], ["reference"]):
+        for args in ([], ["parallel-fault"], ["faults"], ["zero"], ["locks"], ["statistics"], ["reference"]):
             with self.subTest(args=args):
                 done = run(*args, "--help")
                 self.assertEqual(done.returncode, 0)
@@ -217,6 +458,25 @@ class LeftBehind(unittest.TestCase):
 
     def test_kill(self):
         self.check_signal(signal.SIGKILL, 1)
+
+    def test_locks(self):
+        """A crowd that is taking locks ends with the bench."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            with subprocess.Popen(
+                [HUGEPOOL, "bench", "locks", "--contended", "--processes", "4", "--seconds", "20"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            ) as bench:
+                time.sleep(0.5)
+                self.assertEqual(len(processes_of(bench.pid)), 5)
+                bench.send_signal(number)
+                self.assertEqual(bench.wait(timeout=30), -number)
+                bench.stdout.read()  # ends when nobody is left who could write
+            deadline = time.monotonic() + 10
+            while processes_of(bench.pid) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            self.assertEqual(processes_of(bench.pid), [])
 
     def test_done(self):
         before = nr_hugepages()

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Instances that fault and instances that fork, on the same file at the same time. With lazy memory both meet on the
+ * file lock, and each scheme of it has a series of its own.
+ */
+#include "combined.h"
+
+#include "table.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define INSTANCES_DEFAULT 24
+#define LAZY_ROUNDS 9 /* pairs for a confidence interval that leaves out the least and the greatest */
+
+const char *const combined_file_locks[COMBINED_FILE_LOCKS] = {"rwsem", "none", "vma", "invalidate", "biased"};
+
+/* ---- Series ----------------------------------------------------------------------------------------------------- */
+
+struct instances *combined_add_file_lock(struct bench_run *run, const struct instances *params, unsigned file_lock)
+{
+	const char *word = combined_file_locks[file_lock], *more = params->setup.tuning;
+	struct instances *own = instances_add(run, &engine_hugepool, params);
+	size_t room = sizeof("fault_window=1 file_lock=invalidate ") + (more ? strlen(more) : 0);
+	char *tuning = malloc(room);
+
+	if (!tuning)
+		abort();
+	snprintf(tuning, room, "fault_window=1 file_lock=%s %s", word, more ? more : "");
+	own->setup.lazy = true;
+	own->setup.unsafe = !strcmp(word, "none");
+	own->setup.tuning = tuning;
+	bench_series_tag(&run->series[run->series_count - 1], "file_lock", word);
+	return own;
+}
+
+static void plan(struct bench_run *run, const struct instances *params)
+{
+	static const struct engine *const engines[] = {&engine_kernel, &engine_tuned, &engine_prefilled};
+
+	for (unsigned i = 0; i < 3; i++)
+		instances_add(run, engines[i], params)->record = engine_share(sizeof(*params->record));
+	if (!params->setup.lazy)
+		instances_add(run, &engine_hugepool, params)->record = engine_share(sizeof(*params->record));
+	for (unsigned i = 0; i < COMBINED_FILE_LOCKS && params->setup.lazy; i++)
+		combined_add_file_lock(run, params, i)->record = engine_share(sizeof(*params->record));
+}
+
+/* ---- Pairs ------------------------------------------------------------------------------------------------------ */
+
+static const struct instances_record *record_of(const struct bench_series *series)
+{
+	return ((const struct instances *)series->params)->record;
+}
+
+static const struct bench_series *series_of(const struct bench_run *run, const char *file_lock)
+{
+	for (unsigned i = 0; i < run->series_count; i++)
+		if (run->series[i].variant[0].key && !strcmp(run->series[i].variant[0].value, file_lock))
+			return &run->series[i];
+	return NULL;
+}
+
+/* Ratios of two series' rates, of those rounds that count in both. */
+struct pairs {
+	struct bench_stat ratio;
+	double median, low, high; /* NaN: too few */
+};
+
+static void pair_up(const struct bench_series *ours, const struct bench_series *theirs, enum instance_kind kind,
+                    struct pairs *pairs)
+{
+	const struct instances_record *a = record_of(ours), *b = record_of(theirs);
+
+	memset(&pairs->ratio, 0, sizeof(pairs->ratio));
+	for (unsigned round = 0; round < BENCH_SAMPLES_MAX; round++)
+		if (a->rate[round][kind] > 0 && b->rate[round][kind] > 0)
+			bench_stat_add(&pairs->ratio, a->rate[round][kind] / b->rate[round][kind]);
+	pairs->median = bench_stat_median(&pairs->ratio);
+	bench_stat_confidence(&pairs->ratio, &pairs->low, &pairs->high);
+}
+
+/* "1.03 (0.981-1.060)" */
+static const char *pairs_text(char cell[TABLE_CELL], const struct pairs *pairs)
+{
+	char median[TABLE_CELL];
+
+	table_ratio(median, pairs->median);
+	if (isnan(pairs->low))
+		snprintf(cell, TABLE_CELL, "%.16s", median);
+	else
+		snprintf(cell, TABLE_CELL, "%.16s (%.3f-%.3f)", median, pairs->low, pairs->high);
+	return cell;
+}
+
+/* Of the two schemes that the biased lock is held against, the one with the higher rate. */
+static const char *better(const struct bench_run *run, enum instance_kind kind)
+{
+	const struct bench_series *vma = series_of(run, "vma"), *invalidate = series_of(run, "invalidate");
+
+	return bench_stat_median(&invalidate->stat[kind]) > bench_stat_median(&vma->stat[kind]) ? "invalidate" : "vma";
+}
+
+/* ---- What there is to say beside the metrics -------------------------------------------------------------------- */
+
+static const char *const kind_metrics[INSTANCE_KINDS] = {
+	[INSTANCE_FAULTS] = "faults_per_s",
+	[INSTANCE_FORKS] = "forks_per_s",
+};
+
+void combined_print_better(const struct bench_run *run, FILE *out)
+{
+	struct pairs *pairs = malloc(sizeof(*pairs));
+	char cell[TABLE_CELL];
+
+	if (!pairs)
+		abort();
+	for (unsigned kind = 0; kind < INSTANCE_KINDS; kind++) {
+		const char *than = better(run, kind);
+
+		pair_up(series_of(run, "biased"), series_of(run, than), kind, pairs);
+		fprintf(out, "  %s: the better of vma and invalidate is %s; biased has %s times its rate%s, %u pairs\n",
+		        kind_metrics[kind], than, pairs_text(cell, pairs),
+		        isnan(pairs->low) ? "" : " (95 % confidence)", pairs->ratio.count);
+	}
+	free(pairs);
+}
+
+static void print_pairs(const struct bench_run *run, const struct bench_series *ours)
+{
+	struct pairs *pairs = malloc(sizeof(*pairs));
+	struct table table;
+	char name[TABLE_CELL], cell[TABLE_CELL];
+
+	if (!pairs)
+		abort();
+	printf("\nfile_lock=biased to the others, medians of the rounds' ratios%s:\n",
+	       run->rounds < 6 ? "" : " (95 % confidence)");
+	table_init(&table, 3, 1);
+	table_row(&table);
+	table_set(&table, 0, "times");
+	for (unsigned kind = 0; kind < INSTANCE_KINDS; kind++)
+		table_set(&table, 1 + kind, "%s", kind_metrics[kind]);
+	for (unsigned i = 0; i < run->series_count; i++) {
+		if (&run->series[i] == ours)
+			continue;
+		table_row(&table);
+		table_set(&table, 0, "%s", engine_series_name(name, sizeof(name), &run->series[i]));
+		for (unsigned kind = 0; kind < INSTANCE_KINDS; kind++) {
+			pair_up(ours, &run->series[i], kind, pairs);
+			table_set(&table, 1 + kind, "%s", pairs_text(cell, pairs));
+		}
+	}
+	table_print(&table, stdout);
+	free(pairs);
+	combined_print_better(run, stdout);
+}
+
+static json_t *number(double value)
+{
+	return isfinite(value) ? json_real(value) : json_null();
+}
+
+/* ratios.METRIC gets "better_file_lock" and "pairs", a list like that of `bench locks`. */
+static void report_pairs(const struct bench_run *run, const struct bench_series *ours, json_t *report)
+{
+	struct pairs *pairs = malloc(sizeof(*pairs));
+	char name[TABLE_CELL], own_name[TABLE_CELL];
+
+	if (!pairs)
+		abort();
+	engine_series_name(own_name, sizeof(own_name), ours);
+	for (unsigned kind = 0; kind < INSTANCE_KINDS; kind++) {
+		json_t *ratios = json_object_get(json_object_get(report, "ratios"), kind_metrics[kind]);
+		json_t *list = json_array();
+
+		for (unsigned i = 0; i < run->series_count; i++) {
+			if (&run->series[i] == ours)
+				continue;
+			pair_up(ours, &run->series[i], kind, pairs);
+			engine_series_name(name, sizeof(name), &run->series[i]);
+			json_array_append_new(list, json_pack("{s:s,s:s,s:o,s:o,s:o,s:o,s:o,s:i}", "ours", own_name,
+			                                      "theirs", name, "ratio", number(pairs->median), "min",
+			                                      number(bench_stat_min(&pairs->ratio)), "max",
+			                                      number(bench_stat_max(&pairs->ratio)), "low",
+			                                      number(pairs->low), "high", number(pairs->high),
+			                                      "samples", (int)pairs->ratio.count));
+		}
+		json_object_set_new(ratios, "better_file_lock", json_string(better(run, kind)));
+		json_object_set_new(ratios, "pairs", list);
+	}
+	free(pairs);
+}
+
+static void more(const struct bench_run *run, json_t *report)
+{
+	static const char *const classes[] = {"file", "mapping", "fault", NULL};
+	const struct bench_series *biased = series_of(run, "biased");
+	json_t *locks = json_array();
+
+	if (biased && report)
+		report_pairs(run, biased, report);
+	else if (biased)
+		print_pairs(run, biased);
+	for (unsigned i = 0; i < run->series_count; i++) {
+		const struct bench_series *series = &run->series[i];
+
+		if (strcmp(series->engine, "hugepool") != 0)
+			continue;
+		if (report)
+			json_array_append_new(locks, engine_locks_json(&record_of(series)->locks, series));
+		else
+			engine_locks_print(&record_of(series)->locks, series, classes, stdout);
+	}
+	if (report)
+		json_object_set_new(report, "locks", locks);
+	else
+		json_decref(locks);
+}
+
+/* ---- The command ------------------------------------------------------------------------------------------------ */
+
+const char bench_combined_help[] =
+	"Usage: hugepool bench combined [OPTIONS]\n\n"
+	"The workloads faults and forks on the same file at the same time, with as many processes of each. The rates\n"
+	"are sums over the processes. Under the table stand the statistics of hugepool's locks.\n\n"
+	"With --lazy each touch takes the file lock, and so does each forked child when it registers its mapping:\n"
+	"there is a series for each scheme of that lock (file_lock=rwsem, none, vma, invalidate, biased; none is not\n"
+	"safe), with one page for each fault (fault_window=1). biased is compared with the others round by round,\n"
+	"with a 95 % confidence interval from 6 rounds on.\n\n"
+	"  --instances N     processes that fault, and as many that fork (default 24)\n"
+	"  --size SIZE       of the file: 64M, 1G (default 1G), rounded up to huge pages\n"
+	"  --seconds T       that a round takes (default 1)\n"
+	"  --lazy            hugepool maps pages at their first touch\n"
+	"  --tuning STRING   more of the pool's tuning, \"fault_window=16\" for instance\n"
+	"  --rounds N        rounds that count (default 5; with --lazy 9)\n"
+	"  --json            JSON alone on standard output\n\n"
+	"JSON: beside what all workloads have, locks has a list of {engine, variant, rounds, rows}, and with --lazy\n"
+	"ratios.METRIC also has pairs, a list of {ours, theirs, ratio, min, max, low, high, samples}, where low and\n"
+	"high bound the median with 95 % confidence, and better_file_lock, which is vma or invalidate.\n\n"
+	"Examples:\n"
+	"  hugepool bench combined --instances 24 --size 1G\n"
+	"  hugepool bench combined --lazy --rounds 15 --seconds 0.5 --json\n";
+
+int bench_combined(int argc, char **argv)
+{
+	static struct bench_run run;
+	struct instances_asked asked = {
+		.command = "combined",
+		.params = {.count = {INSTANCES_DEFAULT, INSTANCES_DEFAULT}},
+	};
+	const struct instances *params = &asked.params;
+	int status = instances_options(&asked, argc, argv);
+
+	if (status != BENCH_DONE)
+		return status;
+	if (params->setup.lazy && params->setup.tuning && strstr(params->setup.tuning, "file_lock="))
+		return bench_usage("combined", "--lazy has a series for each file_lock=: --tuning must not set it");
+	if (!asked.rounds)
+		asked.rounds = params->setup.lazy ? LAZY_ROUNDS : BENCH_ROUNDS;
+	run.bench = "combined";
+	run.rounds = asked.rounds;
+	instances_set_metrics(&run, params);
+	plan(&run, params);
+	snprintf(run.title, sizeof(run.title), "combined, %u+%u instances, a file of %llu MiB, %g s a round%s",
+	         params->count[INSTANCE_FAULTS], params->count[INSTANCE_FORKS],
+	         (unsigned long long)(params->setup.size >> 20), params->seconds, params->setup.lazy ? ", lazy" : "");
+	return engine_command(&run, asked.json, instances_params_json(&asked), more);
+}
