@@ -6,13 +6,14 @@ MESON_FLAGS ?=
 c_files = find include src bench tests -name '*.[ch]'
 
 .PHONY: help deps build demo check check-root check-user check-asan check-tsan check-architecture \
-	format format-check clean install
+	torture format format-check clean install
 
 help:
 	@echo 'make build          compile the library and the command into $(BUILD)/'
 	@echo 'make demo           the reference workloads on the kernel and on hugepool, in under a minute'
 	@echo 'make check          every test: as root, as an ordinary user, under the sanitizers; architecture'
 	@echo 'make check-root     one part of it; also check-user, check-asan, check-tsan, check-architecture'
+	@echo 'make torture        the locks under 500 deaths, a minute long'
 	@echo 'make format         clang-format over all C files; format-check only looks'
 	@echo 'make install        install library, header and command (PREFIX at first configuration: MESON_FLAGS)'
 	@echo 'make clean          remove every build directory'
@@ -39,6 +40,9 @@ check: deps
 
 check-root check-user check-asan check-tsan check-architecture: deps
 	@sh tools/check.sh $(@:check-%=%)
+
+torture: build
+	@$(BUILD)/tests/sync_torture_locks 60 500
 
 format:
 	@command -v clang-format >/dev/null || { echo 'clang-format is missing: apt install clang-format' >&2; exit 1; }

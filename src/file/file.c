@@ -207,8 +207,10 @@ int hp_file_create(hp_pool pool, uint64_t size, unsigned flags, hp_file *file, h
 		return hp_fail(error, -EFBIG, HP_LIMIT_TABLE,
 		               "hp_file_create: %lu bytes are more than any pool can index", size);
 	result = try_create(t, (uint32_t)hp_frames_up(size), &number);
-	if (result && hp_pool_reap(t))
+	if (result) {
+		hp_pool_reap(t); /* or somebody else does */
 		result = try_create(t, (uint32_t)hp_frames_up(size), &number);
+	}
 	if (result == -ENFILE)
 		return hp_fail(error, result, HP_LIMIT_TABLE, "the pool has %u files already; close some",
 		               HP_FILES_MAX - 1);

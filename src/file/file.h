@@ -18,7 +18,7 @@ struct hp_file_record {
 	uint32_t next_free;          /* of a free record: arena/table.h */
 	_Atomic uint32_t generation; /* 0: being made or unmade. Never changes while it has references */
 	_Atomic uint32_t refs;
-	_Atomic uint32_t pages;       /* the size: changes under the file lock for writing and vma_lock */
+	_Atomic uint32_t pages;       /* the size: changes under vma_lock and the file lock for writing */
 	uint32_t most_pages;          /* what the runs were made for; they never change: */
 	uint32_t index_run;           /* base pages of the arena: the index, */
 	uint32_t place_run;           /* where its GiBs should lie, */

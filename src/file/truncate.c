@@ -10,19 +10,12 @@
 
 #include <errno.h>
 
-/* The file lock is held for writing. False: a mapping reaches beyond the new end. */
+/* The list of mappings and the file are locked. False: a mapping reaches beyond the new end. */
 static bool resize_locked(struct hp_thread *t, struct hp_file_use use, uint32_t pages)
 {
-	struct hp_file_record *record = use.record;
-	bool covered;
-
-	hp_mutex_lock(&record->vma_lock, &t->locker, HP_CLASS_FILE_MAPPINGS);
-	covered = hp_vma_covers_locked(t->pool, record, pages);
-	if (!covered)
-		atomic_store(&record->pages, pages);
-	hp_mutex_unlock(&record->vma_lock, &t->locker);
-	if (covered)
+	if (hp_vma_covers_locked(t->pool, use.record, pages))
 		return false;
+	atomic_store(&use.record->pages, pages);
 	hp_file_cut_locked(t, use);
 	return true;
 }
@@ -34,12 +27,23 @@ static bool resize(struct hp_thread *t, struct hp_file_use use, uint32_t pages)
 
 	hp_signals_block(&saved);
 	hp_intent_begin(t->intents, HP_INTENT_TRUNCATE, use.number, pages, 0);
+	hp_mutex_lock(&use.record->vma_lock, &t->locker, HP_CLASS_FILE_MAPPINGS);
 	hp_file_write_lock(t, use);
 	done = resize_locked(t, use, pages);
 	hp_file_write_unlock(t, use);
+	hp_mutex_unlock(&use.record->vma_lock, &t->locker);
 	hp_intent_end(t->intents);
 	hp_signals_restore(&saved);
 	return done;
+}
+
+/* The mapping that is in the way may be of a dead process. */
+static bool resize_again(struct hp_thread *t, struct hp_file_use use, uint32_t pages)
+{
+	if (resize(t, use, pages))
+		return true;
+	hp_pool_reap(t);
+	return resize(t, use, pages);
 }
 
 int hp_file_truncate(hp_file file, uint64_t size, hp_error *error)
@@ -56,9 +60,7 @@ int hp_file_truncate(hp_file file, uint64_t size, hp_error *error)
 		result = hp_fail(error, -EFBIG, HP_LIMIT_TABLE,
 		                 "the file was made with %lu bytes and cannot grow beyond that",
 		                 hp_bytes(use.record->most_pages));
-	/* The mapping that is in the way may be of a dead process. */
-	else if (!resize(t, use, (uint32_t)hp_frames(size)) &&
-	         (!hp_pool_reap(t) || !resize(t, use, (uint32_t)hp_frames(size))))
+	else if (!resize_again(t, use, (uint32_t)hp_frames(size)))
 		result = hp_fail(error, -EBUSY, HP_LIMIT_NONE,
 		                 "a mapping reaches beyond %lu bytes of the file; unmap it first", size);
 	hp_file_put(t, use.number);

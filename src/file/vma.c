@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "file/vma.h"
+#include "file/lock.h"
 
 #include "base/error.h"
 
@@ -30,38 +30,67 @@ static void unlink_locked(const struct hp_pool_view *view, struct hp_file_record
 	vma->listed = 0;
 }
 
-int hp_vma_add(struct hp_thread *t, uint32_t file, const struct hp_vma_record *facts, uint32_t *number)
+/* A record with its facts; 0: the table is full. */
+static uint32_t make_record(struct hp_thread *t, uint32_t file, const struct hp_vma_record *facts)
 {
 	struct hp_pool_view *view = t->pool;
-	struct hp_file_record *record = hp_file_at(view, file);
-	struct hp_vma_record *vma;
-	bool inside;
+	uint32_t number = hp_table_take(&view->shared->vmas, view->vmas, HP_VMA_RECORD_SIZE, &t->locker);
+	struct hp_vma_record *vma = hp_vma_at(view, number);
 
-	*number = hp_table_take(&view->shared->vmas, view->vmas, HP_VMA_RECORD_SIZE, &t->locker);
-	if (!*number)
-		return -ENOMEM;
-	vma = hp_vma_at(view, *number);
+	if (!number)
+		return 0;
 	vma->file = file;
 	vma->first = facts->first;
 	vma->pages = facts->pages;
 	vma->prot = facts->prot;
 	vma->flags = facts->flags;
 	vma->address = facts->address;
+	return number;
+}
 
-	hp_mutex_lock(&record->vma_lock, &t->locker, HP_CLASS_FILE_MAPPINGS);
-	/* From here on the file cannot be cut below the mapping's end. */
-	inside = (uint64_t)vma->first + vma->pages <= atomic_load(&record->pages);
-	if (inside) {
-		hp_file_get(view, file);
-		atomic_store(&vma->process, atomic_load(&facts->process));
-		link_locked(view, record, *number);
-	}
-	hp_mutex_unlock(&record->vma_lock, &t->locker);
+/* From here on the file cannot be cut below the mapping's end. False: it has been. */
+static bool enter_locked(struct hp_pool_view *view, struct hp_file_use use, uint32_t number, uint32_t process)
+{
+	struct hp_vma_record *vma = hp_vma_at(view, number);
+
+	if ((uint64_t)vma->first + vma->pages > atomic_load(&use.record->pages))
+		return false;
+	hp_file_get(view, use.number);
+	atomic_store(&vma->process, process);
+	link_locked(view, use.record, number);
+	return true;
+}
+
+static int add(struct hp_thread *t, uint32_t file, const struct hp_vma_record *facts, bool forked, uint32_t *number)
+{
+	struct hp_file_use use = {hp_file_at(t->pool, file), file};
+	bool inside;
+
+	*number = make_record(t, file, facts);
+	if (!*number)
+		return -ENOMEM;
+	hp_mutex_lock(&use.record->vma_lock, &t->locker, HP_CLASS_FILE_MAPPINGS);
+	if (forked)
+		hp_file_fork_lock(t, use);
+	inside = enter_locked(t->pool, use, *number, atomic_load(&facts->process));
+	if (forked)
+		hp_file_fork_unlock(t, use);
+	hp_mutex_unlock(&use.record->vma_lock, &t->locker);
 	if (inside)
 		return 0;
-	hp_table_give(&view->shared->vmas, view->vmas, HP_VMA_RECORD_SIZE, *number, &t->locker);
+	hp_table_give(&t->pool->shared->vmas, t->pool->vmas, HP_VMA_RECORD_SIZE, *number, &t->locker);
 	*number = 0;
 	return -EINVAL;
+}
+
+int hp_vma_add(struct hp_thread *t, uint32_t file, const struct hp_vma_record *facts, uint32_t *number)
+{
+	return add(t, file, facts, false, number);
+}
+
+int hp_vma_add_forked(struct hp_thread *t, uint32_t file, const struct hp_vma_record *facts, uint32_t *number)
+{
+	return add(t, file, facts, true, number);
 }
 
 void hp_vma_remove(struct hp_thread *t, uint32_t number)

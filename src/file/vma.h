@@ -29,10 +29,12 @@ static inline struct hp_vma_record *hp_vma_at(const struct hp_pool_view *view, u
 }
 
 /*
- * Signals are blocked around both. Enters a mapping of the process that the facts name. -ENOMEM: the table is full;
- * -EINVAL: the file has been cut meanwhile.
+ * Enters a mapping of the process that the facts name. -ENOMEM: the table is full; -EINVAL: the file has been cut
+ * meanwhile.
  */
 int hp_vma_add(struct hp_thread *t, uint32_t file, const struct hp_vma_record *facts, uint32_t *number);
+/* The same for a child that is about to be forked: under the file lock, as file_lock says. Signals are blocked. */
+int hp_vma_add_forked(struct hp_thread *t, uint32_t file, const struct hp_vma_record *facts, uint32_t *number);
 void hp_vma_remove(struct hp_thread *t, uint32_t vma);
 
 /* A mapping reaches beyond the page `end` of a file. Under its vma_lock. */

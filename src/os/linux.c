@@ -108,7 +108,8 @@ static bool is_allowed_size(uint64_t size)
 
 /*
  * Moves a descriptor to a high number. A program that closes all descriptors, as daemons do, closes ours too; the numbers
- * that it opens afterwards are low ones. So a later call of ours is EBADF, and not a mapping of somebody's file.
+ * that it opens afterwards are low ones. So a later call of ours is EBADF, and not a mapping of somebody's file. Not higher
+ * than that takes: every fork copies the table of descriptors up to the highest.
  */
 static int move_high(int fd)
 {
@@ -116,7 +117,7 @@ static int move_high(int fd)
 	int high = -1;
 
 	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur >= 512)
-		high = fcntl(fd, F_DUPFD_CLOEXEC, (int)hp_min(limit.rlim_cur, 65536) - 256);
+		high = fcntl(fd, F_DUPFD_CLOEXEC, (int)hp_min(limit.rlim_cur, 1024) - 256);
 	if (high < 0)
 		return fd;
 	close(fd);

@@ -64,7 +64,7 @@ void hp_pools_lock(void)
 
 void hp_pools_reset(void)
 {
-	pthread_mutex_init(&pools_lock, NULL);
+	pools_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 
 void hp_pools_unlock(void)

@@ -21,7 +21,7 @@
 #include "space/space.h"
 
 #include "base/log.h"
-#include "file/lock.h"
+#include "file/vma.h"
 #include "os/life.h"
 #include "os/sentinel.h"
 #include "sync/barrier.h"
@@ -53,18 +53,14 @@ static void register_mapping(const struct hp_range *range, void *unused)
 	                              .prot = m->prot,
 	                              .flags = m->flags,
 	                              .address = m->start};
-	struct hp_file_use use = {hp_file_at(m->pool, m->file), m->file};
 	struct hp_thread *t;
 
 	(void)unused;
 	m->child_vma = 0;
 	if (!m->vma || hp_thread_enter(m->pool, &t))
 		return;
-	if (atomic_load(&facts.process)) {
-		hp_file_fork_lock(t, use);
-		hp_vma_add(t, m->file, &facts, &m->child_vma);
-		hp_file_fork_unlock(t, use);
-	}
+	if (atomic_load(&facts.process))
+		hp_vma_add_forked(t, m->file, &facts, &m->child_vma);
 	if (!m->child_vma)
 		hp_file_get(m->pool, m->file); /* for ever: nobody could tell when the child is done with it */
 }
@@ -79,8 +75,10 @@ static void prepare_pool(struct hp_pool_view *view)
 	if (hp_thread_enter(view, &t))
 		return;
 	child = hp_process_claim(&view->processes, 0, &lock);
-	if (!child && hp_pool_reap(t))
+	if (!child) {
+		hp_pool_reap(t); /* or somebody else does */
 		child = hp_process_claim(&view->processes, 0, &lock);
+	}
 	if (child) {
 		hp_intent_begin(t->intents, HP_INTENT_FORK, child, 0, 0);
 		hp_file_inherit(view, child);

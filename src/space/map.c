@@ -242,22 +242,8 @@ static int add_record(struct hp_thread *t, struct hp_mapping *m)
 {
 	struct hp_vma_record facts = {
 		.process = m->pool->process, .first = m->first, .pages = m->pages, .prot = m->prot, .flags = m->flags};
-	sigset_t saved;
-	int result;
 
-	hp_signals_block(&saved);
-	result = hp_vma_add(t, m->file, &facts, &m->vma);
-	hp_signals_restore(&saved);
-	return result;
-}
-
-static void remove_record(struct hp_thread *t, uint32_t vma)
-{
-	sigset_t saved;
-
-	hp_signals_block(&saved);
-	hp_vma_remove(t, vma);
-	hp_signals_restore(&saved);
+	return hp_vma_add(t, m->file, &facts, &m->vma);
 }
 
 /* Faults never saw it, or see it no more. */
@@ -266,7 +252,7 @@ static void forget(struct hp_thread *t, struct hp_mapping *m)
 	if (m->maps)
 		hp_maps_give(m->pool->os, m->maps);
 	if (m->vma && t)
-		remove_record(t, m->vma);
+		hp_vma_remove(t, m->vma);
 	free(hp_unatomic(m->mapped));
 	free(hp_unatomic(m->chunk_mapped));
 }
@@ -275,8 +261,10 @@ static int map_file(struct hp_thread *t, struct hp_mapping *m, hp_error *error)
 {
 	int result = add_record(t, m);
 
-	if (result == -ENOMEM && hp_pool_reap(t))
+	if (result == -ENOMEM) {
+		hp_pool_reap(t); /* or somebody else does */
 		result = add_record(t, m);
+	}
 	if (result == -EINVAL)
 		return hp_fail(error, result, HP_LIMIT_NONE,
 		               "the file has been cut meanwhile: the range lies beyond it");

@@ -3,22 +3,21 @@
  * Lock order. A lock may be taken while those above and to its left are held, never the other way round; the classes in
  * sync/class.h are numbered so, and debug builds abort on anything else.
  *
- *   fork                         process-local (space/fork.c)
- *     grace, space               process-local: one synchronization at a time; the map of addresses
- *       reap                     one at a time takes back what the dead had
- *         file                   fault and allocate for reading; what takes pages away for writing
- *           mapping              in place of the file lock where the tuning says file_lock=vma
- *             fault              one of a table, by (file, page); two at once only by trylock
- *               reservation      promised pages of a file
- *                 file mappings  the list of mappings of a file
- *                   extents      free frames by region
- *                     CPU cache  a few zeroed frames for each CPU
- *                       table    free lists of records in the arena
- *                         pages  runs of base pages in the arena; leaf
+ *   fork                       process-local (space/fork.c)
+ *     grace, space             process-local: one synchronization at a time; the map of addresses
+ *       reap                   one at a time takes back what the dead had
+ *         table, pages         records and runs of base pages in the arena
+ *           file mappings      the list of mappings of a file
+ *             file             fault and allocate for reading; what takes pages away for writing
+ *               mapping        in place of the file lock where the tuning says file_lock=vma
+ *                 fault        one of a table, by (file, page); two at once only by trylock
+ *                   reservation  promised pages of a file
+ *                     extents    free frames by region
+ *                       CPU cache  a few zeroed frames for each CPU
  *
- * The fault path takes what stands from `file` down. Calls that hold a lock of a pool, `reap` and below, block all
- * signals first (sync/signals.h), so that no handler of the program can touch lazy memory and come back for the same
- * lock, or for one above it.
+ * The fault path takes what stands from `file` down. Calls that hold one of these block all signals first
+ * (sync/signals.h), so that no handler of the program can touch lazy memory and come back for the same lock, or for one
+ * above it. A handler that comes while a lock above `file` is held may fault: nobody who holds `file` waits for those.
  *
  * Locks live in memory shared by processes. They hold the number and the generation of their owner's slot, never an
  * address: whoever waits can find out that the owner is gone (sync/domain.h).

@@ -20,6 +20,8 @@ ROOTS = [
     (r'src_space_handler\.c\.o', r'on_sigsegv|hp_handle_fault'),
     (r'src_os_linux\.c\.o', r'linux_(map|unmap|move|reserve|zero)'),
     (r'src_os_zero\.c\.o', r'zero_.*'),
+    # The first use of hugepool in a fork child may be a fault.
+    (r'src_space_fork\.c\.o', r'take_over|adopt_mapping'),
     # A fault that finds the owner of a lock dead repairs what the lock protects.
     (r'src_pool_repair\.c\.o', r'repair_(extents|cache)'),
     (r'src_file_repair\.c\.o', r'repair_(file|mappings)'),

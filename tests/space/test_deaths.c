@@ -187,15 +187,15 @@ static void hold_file_upgradeable(struct hp_thread *t)
 static void hold_many(struct hp_thread *t)
 {
 	hold_reap(t);
+	hold_files(t);
+	hold_pages(t);
+	hold_mappings(t);
 	hold_file_for_reading(t);
 	hp_mutex_lock(hp_fault_mutex_for(view->fault_mutexes, view->shared->fault_mutexes, 1, 0), &t->locker,
 	              HP_CLASS_FAULT);
 	hold_reservation(t);
-	hold_mappings(t);
 	hold_extents(t);
 	hold_cache(t);
-	hold_files(t);
-	hold_pages(t);
 }
 
 /* The record of the parent's mapping. */

@@ -25,7 +25,7 @@
 
 /* Classes in rank order, one for each kind of lock. */
 #define CLASS_SEM HP_CLASS_MAPPING
-#define CLASS_MUTEX HP_CLASS_TABLE
+#define CLASS_MUTEX HP_CLASS_EXTENTS
 #define CLASS_BIASED HP_CLASS_BENCH
 
 /* What the lock of the same number protects. */
