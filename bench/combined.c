@@ -3,6 +3,8 @@
  * Instances that fault and instances that fork, on the same file at the same time. With lazy memory both meet on the
  * file lock, and each scheme of it has a series of its own.
  */
+#include "report.h"
+#include "command.h"
 #include "combined.h"
 
 #include "table.h"
@@ -267,5 +269,5 @@ int bench_combined(int argc, char **argv)
 	snprintf(run.title, sizeof(run.title), "combined, %u+%u instances, a file of %llu MiB, %g s a round%s",
 	         params->count[INSTANCE_FAULTS], params->count[INSTANCE_FORKS],
 	         (unsigned long long)(params->setup.size >> 20), params->seconds, params->setup.lazy ? ", lazy" : "");
-	return engine_command(&run, asked.json, instances_params_json(&asked), more);
+	return bench_command_with(&run, asked.json, instances_params_json(&asked), report_table, more);
 }

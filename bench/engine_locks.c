@@ -134,30 +134,3 @@ json_t *engine_series_variant(const struct bench_series *series)
 		json_object_set_new(object, series->variant[i].key, json_string(series->variant[i].value));
 	return object;
 }
-
-int engine_command(struct bench_run *run, bool json, json_t *params,
-                   void (*more)(const struct bench_run *run, json_t *report))
-{
-	struct bench_pages pages;
-	json_t *env, *report;
-	int rc = bench_measure(&run, 1, &pages);
-
-	if (rc && rc != -EUCLEAN) {
-		json_decref(params);
-		return BENCH_FAILED;
-	}
-	env = bench_env(&pages);
-	if (json) {
-		report = report_json(run, params, env);
-		more(run, report);
-		report_json_print(report, stdout);
-	} else {
-		bench_env_print(env, stdout);
-		fputs("\n", stdout);
-		report_table(run, stdout);
-		more(run, NULL);
-		json_decref(params);
-		json_decref(env);
-	}
-	return rc ? BENCH_FAILED : bench_status(&run, 1);
-}

@@ -43,11 +43,4 @@ const char *engine_series_name(char *name, size_t size, const struct bench_serie
 /* {"file_lock": "vma"} */
 json_t *engine_series_variant(const struct bench_series *series);
 
-/*
- * bench_command() for a run that has more to say than its metrics: `more` adds it to the report, or prints it to
- * standard output where report is NULL.
- */
-int engine_command(struct bench_run *run, bool json, json_t *params,
-                   void (*more)(const struct bench_run *run, json_t *report));
-
 #endif

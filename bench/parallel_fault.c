@@ -5,6 +5,8 @@
  * The clock runs from the moment all threads stand ready until the last has touched its last page: it covers mapping
  * and touching, and with --no-stock the zeroing. Making the file and unmapping are outside of it.
  */
+#include "report.h"
+#include "command.h"
 #include "memory.h"
 #include "table.h"
 #include "workloads.h"
@@ -570,5 +572,5 @@ int bench_parallel_fault(int argc, char **argv)
 	         setup->threads, setup->threads == 1 ? "" : "s", (unsigned long long)(setup->size >> 20),
 	         (unsigned long long)asked.number[2], setup->lazy ? ", lazy" : "",
 	         asked.params.random ? ", random order" : "", setup->no_stock ? ", no stock" : "");
-	return engine_command(&run, asked.json, params_json(&asked), more);
+	return bench_command_with(&run, asked.json, params_json(&asked), report_table, more);
 }

@@ -229,10 +229,12 @@ void report_discarded(const struct bench_run *run, FILE *out)
 	}
 }
 
-int bench_command(struct bench_run *run, bool json, json_t *params)
+int bench_command_with(struct bench_run *run, bool json, json_t *params,
+                       void (*table)(const struct bench_run *run, FILE *out),
+                       void (*more)(const struct bench_run *run, json_t *report))
 {
 	struct bench_pages pages;
-	json_t *env;
+	json_t *env, *report = NULL;
 	int rc = bench_measure(&run, 1, &pages);
 
 	if (rc && rc != -EUCLEAN) {
@@ -241,13 +243,22 @@ int bench_command(struct bench_run *run, bool json, json_t *params)
 	}
 	env = bench_env(&pages);
 	if (json) {
-		report_json_print(report_json(run, params, env), stdout);
+		report = report_json(run, params, env);
 	} else {
 		bench_env_print(env, stdout);
 		fputs("\n", stdout);
-		report_table(run, stdout);
+		table(run, stdout);
 		json_decref(params);
 		json_decref(env);
 	}
+	if (more)
+		more(run, report);
+	if (report)
+		report_json_print(report, stdout);
 	return rc ? BENCH_FAILED : bench_status(&run, 1);
+}
+
+int bench_command(struct bench_run *run, bool json, json_t *params)
+{
+	return bench_command_with(run, json, params, report_table, NULL);
 }

@@ -406,29 +406,10 @@ static void add_work(struct bench_run *run, const struct work *work)
 	run->huge_bytes += work->size;
 }
 
-static int measure(struct bench_run *run, bool json, json_t *params)
+static void add_ratios(const struct bench_run *run, json_t *report)
 {
-	struct bench_pages pages;
-	json_t *env, *report;
-	int rc = bench_measure(&run, 1, &pages);
-
-	if (rc && rc != -EUCLEAN) {
-		json_decref(params);
-		return BENCH_FAILED;
-	}
-	env = bench_env(&pages);
-	if (json) {
-		report = report_json(run, params, env);
+	if (report)
 		json_object_set_new(report, "ratios", ratios_json(run));
-		report_json_print(report, stdout);
-	} else {
-		bench_env_print(env, stdout);
-		fputs("\n", stdout);
-		print_table(run, stdout);
-		json_decref(params);
-		json_decref(env);
-	}
-	return rc ? BENCH_FAILED : bench_status(&run, 1);
 }
 
 int bench_statistics(int argc, char **argv)
@@ -474,7 +455,8 @@ int bench_statistics(int argc, char **argv)
 	run.rounds = (unsigned)pairs;
 	snprintf(run.title, sizeof(run.title), "statistics of locks, one thread, %llu pairs, %g s a sample",
 	         (unsigned long long)pairs, seconds);
-	return measure(&run, json,
-	               json_pack("{s:I,s:I,s:f,s:i,s:f}", "pairs", (json_int_t)pairs, "size", (json_int_t)size,
-	                         "seconds", seconds, "slices", SLICES, "goal", GOAL));
+	return bench_command_with(&run, json,
+	                          json_pack("{s:I,s:I,s:f,s:i,s:f}", "pairs", (json_int_t)pairs, "size",
+	                                    (json_int_t)size, "seconds", seconds, "slices", SLICES, "goal", GOAL),
+	                          print_table, add_ratios);
 }

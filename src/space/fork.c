@@ -33,8 +33,7 @@
 
 /* Of a fork from before it until after it; in the child as the parent left it, until the child has taken over. */
 static struct {
-	bool prepared;
-	_Atomic bool taken_over;
+	_Atomic bool prepared, taken_over;
 	struct {
 		uint32_t process; /* the child's record; 0: there is none */
 		void *lock;
@@ -104,12 +103,12 @@ static void prepare(void)
 	hp_range_map_each(&hp_space.ranges, register_mapping, NULL);
 	hp_signals_restore(&saved);
 	atomic_store(&state.taken_over, false);
-	state.prepared = true;
+	atomic_store(&state.prepared, true);
 }
 
 static void in_parent(void)
 {
-	state.prepared = false;
+	atomic_store(&state.prepared, false);
 	hp_rwsem_write_unlock(&hp_space.fork_gate, hp_space_locker());
 	for (uint32_t i = 0; i < HP_POOLS_MAX; i++) {
 		struct hp_pool_view *view = hp_pool_at(i);
@@ -159,7 +158,7 @@ static bool take_over(void)
 {
 	sigset_t saved;
 
-	if (!state.prepared)
+	if (!atomic_load(&state.prepared))
 		return hp_sentinel_is_armed(); /* somebody else may just have done it */
 	hp_signals_block(&saved);
 	if (atomic_exchange(&state.taken_over, true)) {
@@ -174,7 +173,7 @@ static bool take_over(void)
 			if (hp_pool_at(i))
 				adopt_pool(hp_pool_at(i));
 		hp_range_map_each(&hp_space.ranges, adopt_mapping, NULL);
-		state.prepared = false;
+		atomic_store(&state.prepared, false);
 		hp_sentinel_arm();
 	}
 	hp_signals_restore(&saved);
