@@ -39,8 +39,8 @@ extern "C" {
 
 /* The interface's version. Before 1.0 a minor version may change what is here, and says so in docs/changes.md. */
 #define HP_VERSION_MAJOR 0
-#define HP_VERSION_MINOR 1
-#define HP_VERSION_STRING "0.1"
+#define HP_VERSION_MINOR 2
+#define HP_VERSION_STRING "0.2"
 
 #define HP_FRAME_SHIFT 21
 #define HP_FRAME_SIZE ((uint64_t)1 << HP_FRAME_SHIFT) /* bytes: 2 MiB */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The file lock. Faults and allocations hold it for reading; what takes pages away holds it for writing; a fork holds it
- * while the child registers its mappings. What it is made of is chosen when the pool is made, so that the schemes can be
+ * while the child's mappings are entered. What it is made of is chosen when the pool is made, so that the schemes can be
  * compared (tuning file_lock=):
  *
  *                 fault          allocate     fork          truncate
@@ -41,7 +41,7 @@ static inline void hp_file_fault_unlock(struct hp_thread *t, struct hp_file_use 
 		hp_biased_read_unlock(&use.record->lock, &t->locker);
 }
 
-/* For a fork that registers a child's mapping. */
+/* For a fork that enters a child's mapping. */
 void hp_file_fork_lock_at(struct hp_thread *t, struct hp_file_use use, uint32_t point);
 void hp_file_fork_unlock(struct hp_thread *t, struct hp_file_use use);
 
