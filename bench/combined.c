@@ -123,9 +123,14 @@ void combined_print_better(const struct bench_run *run, FILE *out)
 		const char *than = better(run, kind);
 
 		pair_up(series_of(run, "biased"), series_of(run, than), kind, pairs);
-		fprintf(out, "  %s: the better of vma and invalidate is %s; biased has %s times its rate%s, %u pairs\n",
-		        kind_metrics[kind], than, pairs_text(cell, pairs),
-		        isnan(pairs->low) ? "" : " (95 % confidence)", pairs->ratio.count);
+		if (isnan(pairs->low))
+			fprintf(out, "  %s: too few rounds to tell how biased compares: %u of 6\n", kind_metrics[kind],
+			        pairs->ratio.count);
+		else
+			fprintf(out,
+			        "  %s: the better of vma and invalidate is %s; biased has %s times its rate (95 %% "
+			        "confidence), %u pairs\n",
+			        kind_metrics[kind], than, pairs_text(cell, pairs), pairs->ratio.count);
 	}
 	free(pairs);
 }
@@ -198,7 +203,6 @@ static void report_pairs(const struct bench_run *run, const struct bench_series 
 
 static void more(const struct bench_run *run, json_t *report)
 {
-	static const char *const classes[] = {"file", "mapping", "fault", NULL};
 	const struct bench_series *biased = series_of(run, "biased");
 	json_t *locks = json_array();
 
@@ -214,7 +218,7 @@ static void more(const struct bench_run *run, json_t *report)
 		if (report)
 			json_array_append_new(locks, engine_locks_json(&record_of(series)->locks, series));
 		else
-			engine_locks_print(&record_of(series)->locks, series, classes, stdout);
+			engine_locks_print(&record_of(series)->locks, series, false, stdout);
 	}
 	if (report)
 		json_object_set_new(report, "locks", locks);
@@ -227,11 +231,22 @@ static void more(const struct bench_run *run, json_t *report)
 const char bench_combined_help[] =
 	"Usage: hugepool bench combined [OPTIONS]\n\n"
 	"The workloads faults and forks on the same file at the same time, with as many processes of each. The rates\n"
-	"are sums over the processes. Under the table stand the statistics of hugepool's locks.\n\n"
-	"With --lazy each touch takes the file lock, and so does each forked child when it registers its mapping:\n"
-	"there is a series for each scheme of that lock (file_lock=rwsem, none, vma, invalidate, biased; none is not\n"
-	"safe), with one page for each fault (fault_window=1). biased is compared with the others round by round,\n"
-	"with a 95 % confidence interval from 6 rounds on.\n\n"
+	"are sums over the processes. Under the table stand the statistics of hugepool's locks: those of faults\n"
+	"(file, mapping, fault), and of the others those that somebody waited for (see hugepool lockstat --help).\n\n"
+	"With --lazy each touch takes the file lock, and so does each fork: the parent enters the child's mapping\n"
+	"under it before the child is made. There is a series for each scheme of that lock, with one page for each\n"
+	"fault (fault_window=1):\n\n"
+	"  rwsem       faults read the lock, forks write it: each keeps out the other\n"
+	"  none        faults take no lock, so that nothing orders them against truncation: not safe\n"
+	"  vma         faults read a lock of their own mapping, forks read that of the file\n"
+	"  invalidate  faults and forks read one reader-writer lock of the file\n"
+	"  biased      the same, but its readers share no cache line; the default\n\n"
+	"Only truncation, which is not in this workload, and under rwsem forks write the lock. So none, vma,\n"
+	"invalidate and biased should be about equal here, and rwsem trades forks for faults. biased is compared\n"
+	"with the others round by round, with a 95 % confidence interval from 6 rounds on.\n\n"
+	"Lazy memory is slow beside tuned and prefilled, because each of its pages takes a fault, with a signal,\n"
+	"and a kernel mapping of its own; those two have all pages mapped by one call, and faults_per_s then counts\n"
+	"plain writes. Lazy memory is for what is touched in part or later.\n\n"
 	"  --instances N     processes that fault, and as many that fork (default 24)\n"
 	"  --size SIZE       of the file: 64M, 1G (default 1G), rounded up to huge pages\n"
 	"  --seconds T       that a round takes (default 1)\n"
@@ -260,6 +275,9 @@ int bench_combined(int argc, char **argv)
 		return status;
 	if (params->setup.lazy && params->setup.tuning && strstr(params->setup.tuning, "file_lock="))
 		return bench_usage("combined", "--lazy has a series for each file_lock=: --tuning must not set it");
+	status = engine_check_tuning("combined", &params->setup);
+	if (status != BENCH_DONE)
+		return status;
 	if (!asked.rounds)
 		asked.rounds = params->setup.lazy ? LAZY_ROUNDS : BENCH_ROUNDS;
 	run.bench = "combined";

@@ -67,4 +67,7 @@ bool engine_close(struct engine_memory *memory, char why[BENCH_WHY]);
 /* Says what failed; returns rc, which is negative. */
 int engine_failed(struct engine_memory *memory, int rc, const char *what);
 
+/* A wrong tuning is said at once, not by rounds that are all discarded: BENCH_DONE, or BENCH_USAGE after a message. */
+int engine_check_tuning(const char *command, const struct engine_setup *setup);
+
 #endif

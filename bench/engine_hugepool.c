@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define WAIT_MS 120000
 
@@ -43,6 +45,33 @@ static int create(struct engine_memory *memory)
 		return failed(memory, rc, "hp_pool_create", &error);
 	own->open = true;
 	return 0;
+}
+
+/* In a process of its own: a pool leaves handlers behind, which would be in the forks that are measured. */
+int engine_check_tuning(const char *command, const struct engine_setup *setup)
+{
+	hp_pool_options options = HP_POOL_OPTIONS_INIT;
+	hp_error error = {0};
+	hp_pool pool;
+	int status = 0;
+	pid_t pid;
+
+	if (!setup->tuning)
+		return BENCH_DONE;
+	pid = fork();
+	if (!pid) {
+		options.size = HP_FRAME_SIZE;
+		options.backing = HP_BACKING_BASE;
+		options.workers = HP_WORKERS_NONE;
+		options.tuning = setup->tuning;
+		options.flags = setup->unsafe ? HP_POOL_UNSAFE : 0;
+		/* Other errors are for the rounds to find. */
+		_exit(hp_pool_create(&options, &pool, &error) == -EINVAL ? bench_usage(command, "%s", error.message)
+		                                                         : BENCH_DONE);
+	}
+	while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : BENCH_DONE;
 }
 
 static int statistics(struct engine_memory *memory, hp_pool_stats *stats)

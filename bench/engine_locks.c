@@ -44,16 +44,20 @@ hp_lock_stat engine_locks_find(const struct engine_locks *locks, const char *cla
 	return (hp_lock_stat){.mode = mode};
 }
 
-static bool is_among(const char *class, const char *const *classes)
+bool engine_locks_matter(const struct engine_locks *locks, const hp_lock_stat *row)
 {
-	for (; classes && *classes; classes++)
-		if (!strcmp(class, *classes))
+	static const char *const always[] = {"file", "mapping", "fault"};
+
+	for (unsigned i = 0; i < sizeof(always) / sizeof(always[0]); i++)
+		if (!strcmp(row->name, always[i]))
 			return true;
-	return !classes;
+	for (unsigned i = 0; i < locks->count; i++)
+		if (!strcmp(row->name, locks->row[i].name) && locks->row[i].contentions)
+			return true;
+	return false;
 }
 
-void engine_locks_print(const struct engine_locks *locks, const struct bench_series *series, const char *const *classes,
-                        FILE *out)
+void engine_locks_print(const struct engine_locks *locks, const struct bench_series *series, bool all, FILE *out)
 {
 	static hp_lock_stat row[HP_LOCK_STATS_MAX];
 	unsigned count = 0;
@@ -61,7 +65,7 @@ void engine_locks_print(const struct engine_locks *locks, const struct bench_ser
 	size_t size;
 
 	for (unsigned i = 0; i < locks->count; i++)
-		if (is_among(locks->row[i].name, classes))
+		if (all || engine_locks_matter(locks, &locks->row[i]))
 			row[count++] = locks->row[i];
 	fprintf(out, "\n%s, locks of %u round%s", engine_series_name(name, sizeof(name), series), locks->rounds,
 	        locks->rounds == 1 ? "" : "s");
@@ -98,12 +102,12 @@ static json_t *row_json(const hp_lock_stat *row)
 {
 	char mode[2] = {row->mode, 0};
 
-	return json_pack("{s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:i,s:o,s:o,s:o,s:o}", "class", row->name, "mode", mode,
-	                 "acquisitions", (json_int_t)row->acquisitions, "contentions", (json_int_t)row->contentions,
-	                 "con_bounces", (json_int_t)row->con_bounces, "acq_bounces", (json_int_t)row->acq_bounces,
-	                 "deaths", (json_int_t)row->deaths, "sampled", (int)row->sampled, "wait_ns",
-	                 times_json(&row->wait), "hold_ns", times_json(&row->hold), "waiters", places_json(row->waiter),
-	                 "holders", places_json(row->holder));
+	return json_pack("{s:s,s:s?,s:I,s:I,s:I,s:I,s:I,s:i,s:o,s:o,s:o,s:o}", "class", row->name, "mode",
+	                 row->mode ? mode : NULL, "acquisitions", (json_int_t)row->acquisitions, "acq_bounces",
+	                 (json_int_t)row->acq_bounces, "contentions", (json_int_t)row->contentions, "con_bounces",
+	                 (json_int_t)row->con_bounces, "deaths", (json_int_t)row->deaths, "sampled", (int)row->sampled,
+	                 "wait_ns", times_json(&row->wait), "hold_ns", times_json(&row->hold), "waiter",
+	                 places_json(row->waiter), "holder", places_json(row->holder));
 }
 
 json_t *engine_locks_json(const struct engine_locks *locks, const struct bench_series *series)

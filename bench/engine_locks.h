@@ -32,10 +32,12 @@ bool engine_locks_end(struct engine_memory *memory, struct engine_locks *locks, 
 /* "fault"; the mode is 'R', 'W', or 0 for a mutex. All zeroes where it was never taken. */
 hp_lock_stat engine_locks_find(const struct engine_locks *locks, const char *class, char mode);
 
-/* In the layout of /proc/lock_stat, under a line that names the series. `classes` ends with NULL; NULL: all. */
-void engine_locks_print(const struct engine_locks *locks, const struct bench_series *series, const char *const *classes,
-                        FILE *out);
-/* {"engine", "variant", "rounds", "rows"} */
+/* What a short table shows: the locks of faults, and of the others those of classes where somebody waited. */
+bool engine_locks_matter(const struct engine_locks *locks, const hp_lock_stat *row);
+
+/* In the layout of /proc/lock_stat, under a line that names the series. */
+void engine_locks_print(const struct engine_locks *locks, const struct bench_series *series, bool all, FILE *out);
+/* {"engine", "variant", "rounds", "rows"}; a row has the keys that `hugepool lockstat --json` gives it too. */
 json_t *engine_locks_json(const struct engine_locks *locks, const struct bench_series *series);
 
 /* "hugepool file_lock=vma" */

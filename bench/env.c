@@ -67,8 +67,10 @@ void bench_env_print(const json_t *env, FILE *out)
 	        number(env, "cpus"), number(env, "memory_bytes") / (double)BENCH_GIB);
 	fprintf(out, "kernel    %s, page tables %s%s\n", text(env, "kernel"),
 	        sharing ? "can be shared" : "not shared: ", sharing ? "" : text(env, "page_table_sharing_why"));
-	fprintf(out, "memory    nr_hugepages %.0f, %.0f meanwhile%s%s; transparent huge pages: %s, shared memory %s\n",
-	        number(pages, "before"), number(pages, "during"), *text(pages, "why_not_more") ? ": " : "",
+	fprintf(out, "memory    nr_hugepages %.0f", number(pages, "before"));
+	if (number(pages, "during") != number(pages, "before"))
+		fprintf(out, ", %.0f meanwhile", number(pages, "during"));
+	fprintf(out, "%s%s; transparent huge pages: %s, shared memory %s\n", *text(pages, "why_not_more") ? ": " : "",
 	        text(pages, "why_not_more"), text(thp, "enabled"), text(thp, "shmem"));
 	fprintf(out, "build     %s; zeroes with %s\n", text(env, "build"), text(env, "zeroing"));
 }

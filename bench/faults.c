@@ -91,6 +91,9 @@ static int run_kind(const char *command, enum instance_kind kind, int argc, char
 	status = instances_options(&asked, argc, argv);
 	if (status != BENCH_DONE)
 		return status;
+	status = engine_check_tuning(command, &params->setup);
+	if (status != BENCH_DONE)
+		return status;
 	run.bench = command;
 	run.rounds = asked.rounds;
 	instances_set_metrics(&run, params);

@@ -20,8 +20,10 @@
 
 const char bench_locks_help[] =
 	"Usage: hugepool bench locks [OPTIONS]\n\n"
-	"The library's locks by themselves, beside those of pthreads (process-shared). Three parts; all of them,\n"
-	"unless some are named:\n\n"
+	"The library's internal locks (src/sync) by themselves, beside those of pthreads (process-shared): hp_mutex;\n"
+	"hp_rwsem, for readers and writers; hp_biased, the same with readers that share no cache line, which\n"
+	"files have. They survive the death of their owners, and what they take includes the lock statistics. The\n"
+	"row none is the loop and the section without any lock. Three parts; all of them, unless some are named:\n\n"
 	"  --uncontended      one thread: what a lock and an unlock take, with an empty section between them and\n"
 	"                     with one of 200 ns, a loop that reads no clock\n"
 	"  --stats            one thread: lock statistics on against off, and off against off, which tells how\n"
@@ -44,6 +46,10 @@ const char bench_locks_help[] =
 	"while it still works at the lock. The confidence covers chance within a run; where a build puts the\n"
 	"code is worth half a nanosecond more or less, which counts for a biased read and an empty section.\n"
 	"Missing a bar does not change the exit status.\n\n"
+	"Beside a bar stands, under uncontended, whether the median is within or above it; under statistics, within\n"
+	"when all of the interval is, above when none of it is, unsure when the bar lies inside: more batches\n"
+	"would tell. Each table says what share of the CPUs others had meanwhile: with more than a few per cent,\n"
+	"repeat it when the machine is quiet.\n\n"
 	"Modes of hp_biased: \"read\" by a bias that is on; \"read, warm\" with a barrier in each, as where the\n"
 	"kernel has none for all CPUs; \"write\" after another writer, where no bias is to be revoked.\n\n"
 	"JSON: rows as of all workloads, with the metrics op_s (lock, section and unlock), own_s (less the\n"

@@ -331,7 +331,7 @@ static void more(const struct bench_run *run, json_t *report)
 			json_array_append_new(list, engine_locks_json(params->locks, series));
 			continue;
 		}
-		engine_locks_print(params->locks, series, NULL, stdout);
+		engine_locks_print(params->locks, series, true, stdout);
 		table_figure(cell, bench_stat_median(&series->stat[PARALLEL_FAULT_WALL]), "s");
 		printf("%s, %u thread%s: %s elapsed; fault mutexes, all rounds: ",
 		       engine_series_name(name, sizeof(name), series), params->setup.threads,
@@ -538,6 +538,18 @@ static void plan(struct bench_run *run, const struct asked *asked)
 	run->series[run->series_count - 1].rounds = 2;
 }
 
+static int check_tuning(const struct bench_run *run)
+{
+	int status = BENCH_DONE;
+
+	for (unsigned i = 0; i < run->series_count && status == BENCH_DONE; i++) {
+		const struct parallel_fault *params = run->series[i].params;
+
+		status = engine_check_tuning(run->bench, &params->setup);
+	}
+	return status;
+}
+
 static json_t *text_json(const char *text)
 {
 	return text ? json_string(text) : json_null();
@@ -567,6 +579,9 @@ int bench_parallel_fault(int argc, char **argv)
 	if (status != BENCH_DONE)
 		return status;
 	plan(&run, &asked);
+	status = check_tuning(&run);
+	if (status != BENCH_DONE)
+		return status;
 	run.rounds = (unsigned)asked.rounds;
 	snprintf(run.title, sizeof(run.title), "parallel-fault, %u thread%s, %llu MiB, a touch every %llu KiB%s%s%s",
 	         setup->threads, setup->threads == 1 ? "" : "s", (unsigned long long)(setup->size >> 20),

@@ -139,10 +139,6 @@ static void print_measured(const struct reference *r, FILE *out)
 static void print_locks(const struct bench_run *run, FILE *out)
 {
 	static const char *const heading[] = {"file_lock", "lock", "acquisitions", "contentions", "us waited"};
-	static const struct {
-		const char *class;
-		char mode;
-	} locks[] = {{"file", 'W'}, {"file", 'R'}, {"mapping", 'R'}};
 	struct table table;
 
 	table_init(&table, 5, 2);
@@ -151,18 +147,19 @@ static void print_locks(const struct bench_run *run, FILE *out)
 		table_set(&table, c, "%s", heading[c]);
 	for (unsigned i = 0; i < COMBINED_FILE_LOCKS; i++) {
 		const struct instances *params = run->series[i].params;
+		const struct engine_locks *locks = &params->record->locks;
 
-		for (unsigned k = 0; k < sizeof(locks) / sizeof(locks[0]); k++) {
-			hp_lock_stat row = engine_locks_find(&params->record->locks, locks[k].class, locks[k].mode);
+		for (unsigned k = 0; k < locks->count; k++) {
+			const hp_lock_stat *row = &locks->row[k];
 
-			if (!row.acquisitions)
+			if (!engine_locks_matter(locks, row))
 				continue;
 			table_row(&table);
 			table_set(&table, 0, "%s", combined_file_locks[i]);
-			table_set(&table, 1, "%s-%c", locks[k].class, locks[k].mode);
-			table_set(&table, 2, "%llu", (unsigned long long)row.acquisitions);
-			table_set(&table, 3, "%llu", (unsigned long long)row.contentions);
-			table_set(&table, 4, "%.2f", (double)row.wait.total / 1e3);
+			table_set(&table, 1, "%s%s", row->name, row->mode == 'W' ? "-W" : row->mode == 'R' ? "-R" : "");
+			table_set(&table, 2, "%llu", (unsigned long long)row->acquisitions);
+			table_set(&table, 3, "%llu", (unsigned long long)row->contentions);
+			table_set(&table, 4, "%.2f", (double)row->wait.total / 1e3);
 		}
 	}
 	table_print(&table, out);
@@ -180,16 +177,16 @@ void reference_print_faults(const struct reference *r, FILE *out)
 	print_published(out);
 	fprintf(out,
 	        "\n   Here: a filled file of %.3g GiB, %u CPUs, medians of the rounds, of %g s each. lazy: pages are\n"
-	        "   mapped one by one in faults that take the file lock, under which forked children register; what "
-	        "it\n"
-	        "   is made of heads the column. ready: hugepool's ordinary mappings. Then this machine's kernel: as\n"
-	        "   programs use it, tuned (aligned, MAP_POPULATE), prefilled (and mapped a second time).\n\n",
+	        "   mapped one by one in faults that take the file lock, under which the parent enters the mapping\n"
+	        "   of a child before it forks; what the lock is made of heads the column. ready: hugepool's\n"
+	        "   ordinary mappings. Then this machine's kernel: as programs use it, tuned (aligned,\n"
+	        "   MAP_POPULATE), prefilled (and mapped a second time).\n\n",
 	        (double)r->faults_size / (double)BENCH_GIB, bench_cpus(), r->seconds);
 	print_measured(r, out);
 	fprintf(out,
 	        "\n   Locks of the combined test, %u round%s: faults read the file's lock, or with vma their "
 	        "mapping's;\n"
-	        "   forks write it with rwsem, and read it with the others.\n\n",
+	        "   forks write it with rwsem, and read it with the others. Other locks where somebody waited.\n\n",
 	        combined->rounds, combined->rounds == 1 ? "" : "s");
 	print_locks(combined, out);
 	fprintf(out, "\n");

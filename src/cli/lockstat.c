@@ -43,15 +43,15 @@ static uint64_t growth(uint64_t now, uint64_t before)
 	return now >= before ? now - before : now;
 }
 
-/* How short and long the shortest and longest of an interval were cannot be told: these stay those since the reset. */
+/* How short and long the shortest and longest of an interval were cannot be told: a minimum above the maximum. */
 static hp_lock_times growth_of_times(const hp_lock_times *now, const hp_lock_times *before)
 {
 	hp_lock_times grown = {.count = growth(now->count, before->count), .total = growth(now->total, before->total)};
 
-	if (grown.count) {
-		grown.min = now->min;
-		grown.max = now->max;
-	}
+	if (before->count)
+		grown.min = grown.count ? UINT64_MAX : 0;
+	else
+		grown = *now;
 	return grown;
 }
 
@@ -121,6 +121,8 @@ static int print_text(const struct snapshot *pool)
 	}
 	hp_lockstat_format(pool->row, pool->count, text, length + 1);
 	fputs(text, stdout);
+	if (!pool->count)
+		puts("no lock was taken, or statistics are off");
 	free(text);
 	return HP_CLI_OK;
 }
@@ -135,9 +137,13 @@ static void set_times(json_t *object, const char *key, const hp_lock_times *time
 	json_t *member = json_object();
 
 	set_number(member, "count", times->count);
-	set_number(member, "min_ns", times->min);
-	set_number(member, "max_ns", times->max);
-	set_number(member, "total_ns", times->total);
+	set_number(member, "min", times->min);
+	set_number(member, "max", times->max);
+	set_number(member, "total", times->total);
+	if (times->min > times->max) {
+		json_object_set_new(member, "min", json_null());
+		json_object_set_new(member, "max", json_null());
+	}
 	json_object_set_new(object, key, member);
 }
 
@@ -148,29 +154,31 @@ static void set_places(json_t *object, const char *key, const hp_lock_place *pla
 	for (unsigned i = 0; i < HP_LOCK_POINTS && places[i].count; i++) {
 		json_t *place = json_object();
 
-		json_object_set_new(place, "point", json_string(places[i].name));
+		json_object_set_new(place, "place", json_string(places[i].name));
 		set_number(place, "count", places[i].count);
 		json_array_append_new(array, place);
 	}
 	json_object_set_new(object, key, array);
 }
 
+/* The keys are the names in hugepool.h, as in the lists `locks` of `hugepool bench` (bench/engine_locks.c). */
 static json_t *json_of_row(const hp_lock_stat *row)
 {
 	json_t *object = json_object();
+	char mode[2] = {row->mode, 0};
 
 	json_object_set_new(object, "class", json_string(row->name));
-	json_object_set_new(object, "mode", row->mode ? json_string(row->mode == 'W' ? "write" : "read") : json_null());
+	json_object_set_new(object, "mode", row->mode ? json_string(mode) : json_null());
 	set_number(object, "acquisitions", row->acquisitions);
+	set_number(object, "acq_bounces", row->acq_bounces);
 	set_number(object, "contentions", row->contentions);
-	set_number(object, "contended_bounces", row->con_bounces);
-	set_number(object, "sampled_one_in", row->sampled);
-	set_number(object, "sampled_bounces", row->acq_bounces);
+	set_number(object, "con_bounces", row->con_bounces);
 	set_number(object, "deaths", row->deaths);
-	set_times(object, "wait", &row->wait);
-	set_times(object, "sampled_hold", &row->hold);
-	set_places(object, "waiters", row->waiter);
-	set_places(object, "holders", row->holder);
+	set_number(object, "sampled", row->sampled);
+	set_times(object, "wait_ns", &row->wait);
+	set_times(object, "hold_ns", &row->hold);
+	set_places(object, "waiter", row->waiter);
+	set_places(object, "holder", row->holder);
 	return object;
 }
 
@@ -212,6 +220,8 @@ static int print_pools(const struct request *request, const struct snapshot *poo
 		return print_json(request, pools, count, seconds);
 	if (seconds > 0)
 		printf("\nin %.1f s:\n", seconds);
+	else if (request->seconds > 0)
+		puts("since the start, or the last reset:");
 	for (unsigned i = 0; i < count && result == HP_CLI_OK; i++) {
 		if (count > 1)
 			printf("pool %u\n", i);
@@ -229,9 +239,8 @@ static int complain(const struct request *request, const hp_error *error)
 	if (error->code == -ENOENT && request->pool > 0)
 		fputs("; numbers begin at 0, and without --pool all are shown", stderr);
 	else if (error->code == -ENOENT)
-		fputs("; give the number of a program that uses hugepool, after it has made its pool (of one that "
-		      "closes all "
-		      "descriptors only root finds it)",
+		fputs("; give the number of a program that uses hugepool, after it has made its pool (where the "
+		      "program has closed all its descriptors, only root can find the pool)",
 		      stderr);
 	else if (error->code == -ESRCH)
 		fputs("; see ps(1) for those that there are", stderr);
@@ -374,40 +383,50 @@ static int look(const struct request *request)
 
 /* ---- Command ---------------------------------------------------------------------------------------------------- */
 
-static void print_help(void)
-{
-	puts("Usage: hugepool lockstat PID [--json] [--pool N] [--watch SECONDS]\n"
-	     "       hugepool lockstat PID [--pool N] --on|--off|--reset\n"
-	     "\n"
-	     "Prints how often the locks of a running program's pools were taken and waited for, by class of locks, "
-	     "in\n"
-	     "the layout of the kernel's /proc/lock_stat (times in us; see Documentation/locking/lockstat.rst): one "
-	     "row\n"
-	     "for each class and mode, under them where waiters stood and where holders had taken the lock. Figures "
-	     "are\n"
-	     "of all processes that share the pool. Takes no lock and does not stop the program.\n"
-	     "\n"
-	     "Options:\n"
-	     "  -p, --pool N         only the program's pool of that number, from 0 on; otherwise all\n"
-	     "  -j, --json           JSON on standard output, times in ns; its \"version\" is raised when a key "
-	     "changes its\n"
-	     "                       meaning; with --watch one line for each time\n"
-	     "  -w, --watch SECONDS  prints again and again, until SIGINT, what was added since the last time; the "
-	     "shortest\n"
-	     "                       and longest times stay those since the last reset\n"
-	     "      --reset          all figures begin anew\n"
-	     "      --off, --on      stop counting, and go on\n"
-	     "  -h, --help           this text\n"
-	     "\n"
-	     "Examples:\n"
-	     "  hugepool lockstat 1234\n"
-	     "  hugepool lockstat 1234 | grep :          one line for each class\n"
-	     "  hugepool lockstat 1234 --watch 10\n"
-	     "  hugepool lockstat 1234 --json | jq '.pools[0].locks[] | select(.contentions > 0)'\n"
-	     "  hugepool lockstat 1234 --reset\n"
-	     "\n"
-	     "Exit code: 0 done; 1 failed: no such process, no pool in it, or no right to look; 2 wrong usage.");
-}
+static const char help[] =
+	"Usage: hugepool lockstat PID [--json] [--pool N] [--watch SECONDS]\n"
+	"       hugepool lockstat PID [--pool N] --on|--off|--reset\n"
+	"\n"
+	"Prints how often the locks of a running program's pools were taken and waited for, by class of locks, in\n"
+	"the layout of the kernel's /proc/lock_stat (times in us; see Documentation/locking/lockstat.rst): one row\n"
+	"for each class and mode (W writes, R reads), under them where waiters stood and where holders had taken\n"
+	"the lock, as lines of hugepool's own code. Figures are of all processes that share the pool. Takes no lock\n"
+	"and does not stop the program.\n"
+	"\n"
+	"Acquisitions and waits are all counted. Hold times and acq-bounces are measured in one acquisition of 256;\n"
+	"the text scales holdtime-total and acq-bounces up to all of them, JSON has them as measured.\n"
+	"\n"
+	"Options:\n"
+	"  -p, --pool N         only the program's pool of that number, from 0 on; otherwise all\n"
+	"  -j, --json           JSON on standard output, times in ns; its \"version\" is raised when a key changes\n"
+	"                       its meaning; with --watch one line for each time\n"
+	"  -w, --watch SECONDS  prints again and again, until SIGINT, what was added since the last time; shortest\n"
+	"                       and longest times of an interval are not known: \"-\", in JSON null\n"
+	"      --reset          all figures begin anew\n"
+	"      --off, --on      stop counting, and go on\n"
+	"  -h, --help           this text\n"
+	"\n"
+	"Classes, in the order in which locks are taken:\n"
+	"  fork, grace, space   of a process, not of a pool: no rows here\n"
+	"  reap                 taking back what dead processes had\n"
+	"  table                records of files and mappings in the pool's control memory (the arena)\n"
+	"  pages                runs of base pages in the arena, for the files' indexes\n"
+	"  file_mappings        the list of mappings of a file\n"
+	"  file                 of a file: faults and allocation against truncation and fork\n"
+	"  mapping              the same for each mapping, with tuning file_lock=vma\n"
+	"  fault                mutexes that order faults, hashed by page\n"
+	"  reservation          promised pages of a file\n"
+	"  extents              free frames of the pool\n"
+	"  cpu_cache            a few zeroed frames for each CPU\n"
+	"\n"
+	"Examples:\n"
+	"  hugepool lockstat 1234\n"
+	"  hugepool lockstat 1234 | grep ': '       the rows alone, without places\n"
+	"  hugepool lockstat 1234 --watch 10\n"
+	"  hugepool lockstat 1234 --json | jq '.pools[0].locks[] | select(.contentions > 0)'\n"
+	"  hugepool lockstat 1234 --reset\n"
+	"\n"
+	"Exit code: 0 done; 1 failed: no such process, no pool in it, or no right to look; 2 wrong usage.";
 
 static int usage(const char *format, const char *what)
 {
@@ -471,7 +490,7 @@ static int parse_options(int argc, char **argv, struct request *request)
 			                                  : HP_LOCKSTAT_RESET;
 			break;
 		case 'h':
-			print_help();
+			puts(help);
 			return -1;
 		default:
 			fputs("See \"hugepool lockstat --help\".\n", stderr);
@@ -479,7 +498,7 @@ static int parse_options(int argc, char **argv, struct request *request)
 		}
 	}
 	if (request->action != NO_ACTION && (request->json || request->seconds > 0))
-		return usage("%s", "--on, --off and --reset print nothing: they exclude --json and --watch");
+		return usage("%s", "--on, --off and --reset exclude --json and --watch");
 	return 0;
 }
 
@@ -499,5 +518,9 @@ int hp_cli_lockstat(int argc, char **argv)
 		return usage("\"%s\" is one argument too many", argv[optind + 1]);
 	if (request.action == NO_ACTION)
 		return look(&request);
-	return each_pool(&request, visit_to_act, NULL, &error) < 0 ? complain(&request, &error) : HP_CLI_OK;
+	if (each_pool(&request, visit_to_act, NULL, &error) < 0)
+		return complain(&request, &error);
+	if (request.action == HP_LOCKSTAT_OFF)
+		puts("statistics are off; figures stay as they are until --on or --reset");
+	return HP_CLI_OK;
 }

@@ -35,7 +35,7 @@ static void print_help(FILE *out)
 	      "Commands:\n",
 	      out);
 	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
-		fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].summary);
+		fprintf(out, "  %-9s %s\n", commands[i].name, commands[i].summary);
 	fputs("\n"
 	      "Options:\n"
 	      "  -h, --help     this text; hugepool COMMAND --help for a command's own\n"

@@ -43,10 +43,15 @@ static void add_line(struct text *text, char c, int indent, int width)
 	add(text, "%*s%.*s\n", indent, "", width, line);
 }
 
+/* A minimum above the maximum: these are not known. */
 static void add_times(struct text *text, const hp_lock_times *times, uint64_t total)
 {
-	add(text, " %14.2f %14.2f %14.2f %14.2f", (double)times->min / 1e3, (double)times->max / 1e3,
-	    (double)total / 1e3, times->count ? (double)times->total / (double)times->count / 1e3 : 0);
+	if (times->min > times->max)
+		add(text, " %14s %14s", "-", "-");
+	else
+		add(text, " %14.2f %14.2f", (double)times->min / 1e3, (double)times->max / 1e3);
+	add(text, " %14.2f %14.2f", (double)total / 1e3,
+	    times->count ? (double)times->total / (double)times->count / 1e3 : 0);
 }
 
 /* One acquisition in `sampled` was measured: what a figure of the measured ones is for all. */

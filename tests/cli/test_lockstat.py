@@ -13,8 +13,8 @@ import tempfile
 import time
 
 NULL = type(None)
-PLACE = {"point": str, "count": int}
-TIMES = {"count": int, "min_ns": int, "max_ns": int, "total_ns": int}
+PLACE = {"place": str, "count": int}
+TIMES = {"count": int, "min": (int, NULL), "max": (int, NULL), "total": int}
 KEYS = {
     "version": int,
     "pid": int,
@@ -27,15 +27,15 @@ KEYS = {
                     "class": str,
                     "mode": (str, NULL),
                     "acquisitions": int,
+                    "acq_bounces": int,
                     "contentions": int,
-                    "contended_bounces": int,
-                    "sampled_one_in": int,
-                    "sampled_bounces": int,
+                    "con_bounces": int,
                     "deaths": int,
-                    "wait": TIMES,
-                    "sampled_hold": TIMES,
-                    "waiters": [PLACE],
-                    "holders": [PLACE],
+                    "sampled": int,
+                    "wait_ns": TIMES,
+                    "hold_ns": TIMES,
+                    "waiter": [PLACE],
+                    "holder": [PLACE],
                 }
             ],
         }
@@ -47,10 +47,11 @@ HEADING = (
     "class name con-bounces contentions waittime-min waittime-max waittime-total waittime-avg "
     "acq-bounces acquisitions holdtime-min holdtime-max holdtime-total holdtime-avg"
 ).split(" ", 2)
-COUNT, TIME = r" *(\d+)", r" *(\d+\.\d\d)"
+COUNT, TIME = r" *(\d+)", r" *(\d+\.\d\d|-)"
 ROW = re.compile(r" *(\S+):" + (COUNT + " " + COUNT + (" " + TIME) * 4 + " ") + COUNT + " " + COUNT + (" " + TIME) * 4)
 POINT = re.compile(r" *(\S+) +(\d+) +\[<([0-9a-f]+)>\] (.+)")
 WIDTH = 40 + 1 + 12 * 15
+EMPTY = "no lock was taken, or statistics are off"
 
 
 class Target:
@@ -123,7 +124,7 @@ def read_json(text):
 def lock_of(report, name, mode, pool=0):
     found = [lock for lock in report["pools"][pool]["locks"] if (lock["class"], lock["mode"]) == (name, mode)]
     assert len(found) <= 1, found
-    return found[0] if found else {"acquisitions": 0, "contentions": 0, "waiters": [], "holders": []}
+    return found[0] if found else {"acquisitions": 0, "contentions": 0, "waiter": [], "holder": []}
 
 
 def parse_text(text):
@@ -145,7 +146,8 @@ def parse_text(text):
             assert line[40] == " " and line.index("[<") == 40 + 1 + 14 + 1 + 9, line
             points.setdefault(point.group(1), []).append((int(point.group(2)), point.group(4)))
         else:
-            assert line == "" or re.fullmatch(r" *-+", line) or line == "." * WIDTH, repr(line)
+            assert line in ("", "." * WIDTH, EMPTY) or re.fullmatch(r" *-+", line), repr(line)
+    assert (EMPTY in lines) == (not rows), text
     return rows, points
 
 
@@ -197,25 +199,25 @@ def check_one_pool(program, target):
     report = read_json(output(*lockstat, "--json"))
     assert report["pid"] == int(target.pid) and report["seconds"] is None
     assert [pool["pool"] for pool in report["pools"]] == [0]
-    assert lock_of(report, "file", "write")["acquisitions"] == 3
+    assert lock_of(report, "file", "W")["acquisitions"] == 3
     assert rows["file-W"][7] == "3", rows
     fault = lock_of(report, "fault", None)
     assert fault["acquisitions"] == 2 and fault["contentions"] == 1, fault
-    assert fault["wait"]["max_ns"] > 5000000, fault
+    assert fault["wait_ns"]["max"] > 5000000, fault
     assert rows["fault"][1] == "1" and rows["fault"][7] == "2", rows
-    for place in fault["waiters"][0], fault["holders"][0]:
-        assert place["count"] == 1 and place["point"].startswith("hp_file_fault_locked (allocate.c:"), place
-    assert points["fault"] == [(1, fault["waiters"][0]["point"]), (1, fault["holders"][0]["point"])], points
+    for place in fault["waiter"][0], fault["holder"][0]:
+        assert place["count"] == 1 and place["place"].startswith("hp_file_fault_locked (allocate.c:"), place
+    assert points["fault"] == [(1, fault["waiter"][0]["place"]), (1, fault["holder"][0]["place"])], points
     for lock in report["pools"][0]["locks"]:
-        name = lock["class"] + {"write": "-W", "read": "-R", None: ""}[lock["mode"]]
+        name = lock["class"] + ("-" + lock["mode"] if lock["mode"] else "")
         assert rows[name][7] == str(lock["acquisitions"]), (lock, rows)
 
-    assert output(*lockstat, "--off") == ""
+    assert "are off" in output(*lockstat, "--off")
     target.do("truncate")
-    assert lock_of(read_json(output(*lockstat, "-j")), "file", "write")["acquisitions"] == 3
+    assert lock_of(read_json(output(*lockstat, "-j")), "file", "W")["acquisitions"] == 3
     assert output(*lockstat, "--on", "--pool", "0") == ""
     target.do("truncate")
-    assert lock_of(read_json(output(*lockstat, "-j")), "file", "write")["acquisitions"] == 4
+    assert lock_of(read_json(output(*lockstat, "-j")), "file", "W")["acquisitions"] == 4
     assert output(program, "lockstat", "--reset", target.pid) == ""
     assert parse_text(output(*lockstat)) == ({}, {})
     assert read_json(output(*lockstat, "-j"))["pools"] == [{"pool": 0, "locks": []}]
@@ -231,8 +233,8 @@ def check_two_pools(program, path):
     target.do("truncate", 2)
     report = read_json(output(*lockstat, "--json"))
     assert [pool["pool"] for pool in report["pools"]] == [0, 1]
-    assert lock_of(report, "file", "write", 0)["acquisitions"] == 0
-    assert lock_of(report, "file", "write", 1)["acquisitions"] == 2
+    assert lock_of(report, "file", "W", 0)["acquisitions"] == 0
+    assert lock_of(report, "file", "W", 1)["acquisitions"] == 2
     parts = re.split(r"^pool (\d)\n", output(*lockstat), flags=re.MULTILINE)
     assert parts[0] == "" and parts[1::2] == ["0", "1"], parts
     # Nobody has read: then the mode is not named.
@@ -259,7 +261,8 @@ def start_watching(program, target, *more):
 
 
 def end_watching(watch, errors=""):
-    rest, complaints = watch.communicate(timeout=30)
+    rest, complaints = watch.stdout.read(), watch.stderr.read()
+    watch.wait(timeout=30)
     assert watch.returncode == 0, (watch.returncode, complaints)
     assert errors in complaints and bool(errors) == bool(complaints), complaints
     return rest
@@ -271,7 +274,7 @@ def check_watch(program, path):
     watch = start_watching(program, target, "--json")
     first = read_json(watch.stdout.readline())
     assert first["seconds"] is None
-    assert lock_of(first, "file", "write")["acquisitions"] == 2
+    assert lock_of(first, "file", "W")["acquisitions"] == 2
     seen, waited, looks = 0, 0, 0
     for i in range(3):
         target.do("truncate", 5)
@@ -280,10 +283,11 @@ def check_watch(program, path):
     while (seen, waited) != (15, 3):
         report = read_json(watch.stdout.readline())
         assert 0.04 < report["seconds"] < 20 and time.monotonic() < deadline, report
-        seen += lock_of(report, "file", "write")["acquisitions"]
+        seen += lock_of(report, "file", "W")["acquisitions"]
         fault = lock_of(report, "fault", None)
         waited += fault["contentions"]
-        assert sum(place["count"] for place in fault["waiters"]) == fault["contentions"], fault
+        assert sum(place["count"] for place in fault["waiter"]) == fault["contentions"], fault
+        assert "wait_ns" not in fault or (fault["wait_ns"]["min"] is None) == (waited > fault["contentions"] > 0), fault
         looks += 1
     # Nothing more has happened: nothing has grown.
     watch.stdout.readline()
@@ -298,13 +302,13 @@ def check_watch(program, path):
 
     target.do("truncate", 1)
     watch = start_watching(program, target)
-    lines = [watch.stdout.readline() for _ in range(6)]
+    lines = [watch.stdout.readline() for _ in range(7)]
     target.do("truncate", 7)
     time.sleep(0.2)
     target.end()
     text = "".join(lines) + end_watching(watch, "has ended")
-    parts = re.split(r"^\nin \d+\.\d s:\n", text, flags=re.MULTILINE)
-    assert len(parts) > 2, text
+    start, *parts = re.split(r"^(?:since the start, or the last reset|\nin \d+\.\d s):\n", text, flags=re.MULTILINE)
+    assert start == "" and len(parts) > 2 and text.startswith("since the start"), text
     counts = [int(parse_text(part)[0].get("file", [0] * 12)[7]) for part in parts]
     assert sum(counts) == 8, counts
 
