@@ -17,7 +17,7 @@
  *     of hugepool that it interrupted by siglongjmp.
  *   - Fork: the child has everything the parent had, under the same handles. fork must not be called from a signal
  *     handler that interrupted a call of hugepool, and handlers of pthread_atfork must not call hugepool. Children of
- *     vfork, posix_spawn and a raw clone must not call hugepool before exec; a raw clone's child gets -ECHILD.
+ *     vfork, posix_spawn and a raw clone must not call hugepool before exec; a raw clone's child mostly gets -ECHILD.
  *   - Descriptors: a pool has three (close-on-exec, with high numbers). A program that closes them keeps the memory that it
  *     has; calls that need more of it then answer -EBADF, and an untouched page of lazy memory cannot be resolved.
  *

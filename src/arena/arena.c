@@ -76,6 +76,7 @@ int hp_arena_create(struct hp_os *os, const struct hp_section_spec *specs, struc
 	arena->header = base;
 	arena->size = end;
 	memcpy(arena->header->offset, offset, sizeof(offset[0]) * (sections + 1));
+	memcpy(arena->offset, offset, sizeof(offset[0]) * (sections + 1));
 	arena->header->version = HP_ARENA_VERSION;
 	arena->header->sections = sections;
 	arena->header->signature = signature_of(specs);
@@ -88,7 +89,7 @@ void hp_arena_destroy(struct hp_arena *arena, unsigned section, uint64_t bytes)
 {
 	char *base = (char *)arena->header;
 	const struct hp_os_ops *ops = arena->os->ops;
-	uint64_t from = arena->header->offset[section], to = hp_align_up(from + bytes, HP_BASE_PAGE_SIZE);
+	uint64_t from = arena->offset[section], to = hp_align_up(from + bytes, HP_BASE_PAGE_SIZE);
 
 	if (bytes) {
 		ops->control_destroy(arena->os, base + to, arena->size - to, HP_NO_SEGMENT);
@@ -106,11 +107,12 @@ bool hp_arena_adopt(struct hp_arena *arena, void *base, uint64_t size, unsigned 
 	if (size < HP_BASE_PAGE_SIZE + first_bytes || memcmp(header->magic, magic, sizeof(magic)) != 0 ||
 	    header->version != HP_ARENA_VERSION || header->size != size || header->sections != sections)
 		return false;
-	for (unsigned i = 0; i <= sections; i++)
-		if (header->offset[i] < HP_BASE_PAGE_SIZE || header->offset[i] > size)
-			return false;
 	*arena = (struct hp_arena){.header = base, .size = size, .handle = HP_NO_SEGMENT};
-	return header->offset[0] == HP_BASE_PAGE_SIZE;
+	memcpy(arena->offset, header->offset, sizeof(arena->offset[0]) * (sections + 1));
+	for (unsigned i = 0; i <= sections; i++)
+		if (arena->offset[i] < HP_BASE_PAGE_SIZE || arena->offset[i] > size)
+			return false;
+	return arena->offset[0] == HP_BASE_PAGE_SIZE;
 }
 
 int hp_arena_verify(const struct hp_arena *arena, const struct hp_section_spec *specs)
@@ -121,7 +123,7 @@ int hp_arena_verify(const struct hp_arena *arena, const struct hp_section_spec *
 
 	if (memcmp(header->magic, magic, sizeof(magic)) != 0 || header->version != HP_ARENA_VERSION ||
 	    header->size != arena->size || header->signature != signature_of(specs) || header->sections != sections ||
-	    offset[sections] != arena->size || memcmp(header->offset, offset, (sections + 1) * sizeof(offset[0])) != 0)
+	    offset[sections] != arena->size || memcmp(arena->offset, offset, (sections + 1) * sizeof(offset[0])) != 0)
 		return -EPROTO;
 	return 0;
 }
@@ -129,5 +131,5 @@ int hp_arena_verify(const struct hp_arena *arena, const struct hp_section_spec *
 void *hp_arena_section(const struct hp_arena *arena, unsigned index)
 {
 	HP_DEBUG_ASSERT(index < arena->header->sections);
-	return (char *)arena->header + arena->header->offset[index];
+	return (char *)arena->header + arena->offset[index];
 }

@@ -29,6 +29,7 @@ struct hp_arena { /* one process's view */
 	struct hp_arena_header *header; /* the arena begins here */
 	uint64_t size;
 	hp_segment handle;
+	uint64_t offset[HP_ARENA_SECTIONS_MAX + 1]; /* of each section, and of the end: as the header says, read once */
 };
 
 int hp_arena_create(struct hp_os *os, const struct hp_section_spec *specs, struct hp_arena *arena, hp_error *error);

@@ -78,6 +78,16 @@ void hp_file_get(struct hp_pool_view *view, uint32_t number)
 	atomic_fetch_add_explicit(&hp_file_at(view, number)->refs, 1, memory_order_relaxed);
 }
 
+void hp_file_keep(struct hp_pool_view *view, uint32_t number, uint32_t end)
+{
+	_Atomic uint32_t *unlisted = &hp_file_at(view, number)->unlisted;
+	uint32_t seen = atomic_load(unlisted);
+
+	hp_file_get(view, number);
+	while (seen < end && !atomic_compare_exchange_weak(unlisted, &seen, end))
+		;
+}
+
 /* Gives all frames from a page on back, in runs. No fault and no allocation is inside. */
 static void release_frames(struct hp_thread *t, struct hp_file_record *file, uint32_t first)
 {

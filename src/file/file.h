@@ -23,6 +23,7 @@ struct hp_file_record {
 	uint32_t index_run;           /* base pages of the arena: the index, */
 	uint32_t place_run;           /* where its GiBs should lie, */
 	uint32_t reserve_run;         /* which pages are promised and taken */
+	_Atomic uint32_t unlisted;    /* pages below it may be mapped by processes that are in no list; never lowered */
 	uint32_t vma_head;            /* first of its mappings, under vma_lock */
 	_Atomic uint32_t vmas;        /* their number, under vma_lock, read by all */
 	_Atomic uint32_t present;     /* pages that have a frame */
@@ -61,6 +62,11 @@ static inline struct hp_index hp_file_index(const struct hp_pool_view *view, con
 int hp_file_enter(hp_file file, struct hp_thread **t, struct hp_file_use *use, hp_error *error);
 /* Another reference to a file that cannot go away meanwhile. */
 void hp_file_get(struct hp_pool_view *view, uint32_t number);
+/*
+ * A process that nobody knows maps the file up to page `end`: it is never destroyed, nor cut below that, since nobody
+ * could tell when that process is done with it.
+ */
+void hp_file_keep(struct hp_pool_view *view, uint32_t number, uint32_t end);
 /* Gives a reference up; the last one destroys the file. Not in the fault path. */
 void hp_file_put(struct hp_thread *t, uint32_t number);
 

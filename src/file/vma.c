@@ -112,6 +112,8 @@ void hp_vma_remove(struct hp_thread *t, uint32_t number)
 
 bool hp_vma_covers_locked(const struct hp_pool_view *view, const struct hp_file_record *file, uint32_t end)
 {
+	if (atomic_load(&file->unlisted) > end)
+		return true;
 	for (uint32_t number = file->vma_head; number; number = hp_vma_at(view, number)->next)
 		if ((uint64_t)hp_vma_at(view, number)->first + hp_vma_at(view, number)->pages > end)
 			return true;

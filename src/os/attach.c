@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #define FOUND_MAX 64
-#define LINK_NAME "/memfd:hugepool-control"
+#define LINK_NAME "/memfd:hugepool-control (deleted)"
 
 struct found {
 	uint64_t made_ns; /* 0 on kernels that do not note it */
@@ -41,7 +41,7 @@ static void note(struct found *found, unsigned *count, const char *path)
 	char target[64];
 	ssize_t length = readlink(path, target, sizeof(target) - 1);
 
-	if (length < 0 || strncmp(target, LINK_NAME, strlen(LINK_NAME)) != 0 ||
+	if (length != (ssize_t)strlen(LINK_NAME) || memcmp(target, LINK_NAME, strlen(LINK_NAME)) != 0 ||
 	    statx(AT_FDCWD, path, 0, STATX_INO | STATX_BTIME, &status))
 		return;
 	for (unsigned i = 0; i < *count; i++)
@@ -78,6 +78,13 @@ static int look_in(int pid, const char *folder, struct found *found, unsigned *c
 	return 0;
 }
 
+static bool is_sealed(int fd)
+{
+	int seals = fcntl(fd, F_GET_SEALS);
+
+	return seals >= 0 && seals & F_SEAL_SHRINK;
+}
+
 static int map_file(const char *path, void **address, uint64_t *size)
 {
 	int fd = open(path, O_RDWR | O_CLOEXEC), result = 0;
@@ -85,10 +92,11 @@ static int map_file(const char *path, void **address, uint64_t *size)
 
 	if (fd < 0)
 		return errno == EPERM ? -EACCES : -errno;
+	/* One that its owner can shrink would end us by SIGBUS. */
 	if (fstat(fd, &status))
 		result = -errno;
-	else if (status.st_size == 0)
-		result = -EPROTO; /* just being made */
+	else if (status.st_size == 0 || !is_sealed(fd))
+		result = -EPROTO; /* just being made, or not one of ours */
 	else if ((*address = mmap(NULL, (size_t)status.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) ==
 	         MAP_FAILED)
 		result = -errno;

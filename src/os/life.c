@@ -15,7 +15,17 @@ static struct flock lock_of(uint32_t number)
 	return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = number, .l_len = 1};
 }
 
-void *hp_life_take(int control, uint32_t number)
+uint64_t hp_life_identity(int control)
+{
+	int saved_errno = errno;
+	struct stat status;
+	bool known = control >= 0 && fstat(control, &status) == 0;
+
+	errno = saved_errno;
+	return known ? (uint64_t)status.st_dev << 32 ^ status.st_ino : 0;
+}
+
+void *hp_life_take(int control, uint64_t identity, uint32_t number)
 {
 	struct flock lock = lock_of(number);
 	int saved_errno = errno, fd;
@@ -26,7 +36,7 @@ void *hp_life_take(int control, uint32_t number)
 		return NULL;
 	hp_format(path, sizeof(path), "/proc/self/fd/%d", control);
 	fd = open(path, O_RDWR | O_CLOEXEC);
-	if (fd >= 0 && fcntl(fd, F_OFD_SETLK, &lock) == 0)
+	if (fd >= 0 && hp_life_identity(fd) == identity && fcntl(fd, F_OFD_SETLK, &lock) == 0)
 		life = mmap(NULL, HP_BASE_PAGE_SIZE, PROT_NONE, MAP_SHARED, fd, 0);
 	if (fd >= 0)
 		close(fd);
@@ -50,16 +60,6 @@ void hp_life_drop(void *life)
 	if (life)
 		munmap(life, HP_BASE_PAGE_SIZE);
 	errno = saved_errno;
-}
-
-uint64_t hp_life_identity(int control)
-{
-	int saved_errno = errno;
-	struct stat status;
-	bool known = control >= 0 && fstat(control, &status) == 0;
-
-	errno = saved_errno;
-	return known ? (uint64_t)status.st_dev << 32 ^ status.st_ino : 0;
 }
 
 bool hp_life_is_gone(int control, uint64_t identity, uint32_t number)

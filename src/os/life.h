@@ -10,8 +10,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Takes the lock of `number`. A fork child inherits it until hp_life_keep. NULL: it cannot be had. */
-void *hp_life_take(int control, uint32_t number);
+/*
+ * Takes the lock of `number` in the file with this identity, which `control` may no longer be. A fork child inherits it
+ * until hp_life_keep. NULL: it cannot be had.
+ */
+void *hp_life_take(int control, uint64_t identity, uint32_t number);
 /* Children made from now on do not inherit it. */
 void hp_life_keep(void *life);
 /* Gives this process's part in it up. NULL is fine. */

@@ -173,10 +173,12 @@ static int linux_segment_punch(struct hp_os *os, hp_segment segment, uint64_t of
 
 static int linux_control_create(struct hp_os *os, uint64_t size, void **address, hp_segment *handle)
 {
-	int saved_errno = errno, fd = sized_memfd("hugepool-control", 0, size), result;
+	int saved_errno = errno, fd = sized_memfd("hugepool-control", MFD_ALLOW_SEALING, size), result;
 
 	if (fd < 0)
 		return fd;
+	/* Who looks on from another process wants to be sure that what it maps stays. */
+	fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
 	*address = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
 	result = result_of(*address == MAP_FAILED ? -1 : 0, saved_errno);
 	if (result)

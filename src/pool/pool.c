@@ -267,13 +267,15 @@ static int populate_view(struct hp_pool_view *view, const hp_pool_options *optio
 	                   : options->workers == HP_WORKERS_NONE  ? 0
 	                                                          : options->workers;
 	struct hp_thread *t;
-	int result = hp_pool_register(view);
+	int result;
 
+	/* Before a fork in another thread can see the pool: the proof of life is not its child's. */
+	view->process = hp_process_claim(&view->processes, getpid(), &view->process_lock);
+	hp_life_keep(view->process_lock);
+	result = hp_pool_register(view);
 	if (result)
 		return hp_fail(error, result, HP_LIMIT_TABLE, "this process has %u pools already; close one",
 		               HP_POOLS_MAX);
-	view->process = hp_process_claim(&view->processes, getpid(), &view->process_lock);
-	hp_life_keep(view->process_lock);
 	result = hp_thread_enter(view, &t);
 	if (!result)
 		result = start_filling(t, options, error);

@@ -25,20 +25,22 @@
 #include "os/life.h"
 #include "os/sentinel.h"
 #include "sync/barrier.h"
-#include "sync/futex.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <string.h>
 #include <unistd.h>
 
 /* Of a fork from before it until after it; in the child as the parent left it, until the child has taken over. */
 static struct {
-	_Atomic bool prepared, taken_over;
+	_Atomic uint32_t step; /* enum step */
 	struct {
 		uint32_t process; /* the child's record; 0: there is none */
 		void *lock;
 	} child[HP_POOLS_MAX];
 } state;
+
+enum step { NOTHING = 0, PREPARED, TAKING_OVER, TAKEN_OVER };
 
 /* ---- in the parent ---------------------------------------------------------------------------------------------- */
 
@@ -56,12 +58,19 @@ static void register_mapping(const struct hp_range *range, void *unused)
 
 	(void)unused;
 	m->child_vma = 0;
-	if (!m->vma || hp_thread_enter(m->pool, &t))
+	if (!m->vma)
 		return;
-	if (atomic_load(&facts.process))
+	if (atomic_load(&facts.process) && !hp_thread_enter(m->pool, &t))
 		hp_vma_add_forked(t, m->file, &facts, &m->child_vma);
 	if (!m->child_vma)
-		hp_file_get(m->pool, m->file); /* for ever: nobody could tell when the child is done with it */
+		hp_file_keep(m->pool, m->file, m->first + m->pages);
+}
+
+/* Records of mappings are taken while nobody can be reaped: room is made before. */
+static void make_room(struct hp_thread *t)
+{
+	if (atomic_load(&t->pool->shared->vmas.live) > HP_VMAS_MAX / 2)
+		hp_pool_reap(t);
 }
 
 static void prepare_pool(struct hp_pool_view *view)
@@ -71,8 +80,14 @@ static void prepare_pool(struct hp_pool_view *view)
 	uint32_t child;
 
 	state.child[view->index].process = 0;
-	if (hp_thread_enter(view, &t))
+	if (hp_thread_enter(view, &t)) {
+		hp_log(HP_LOG_WARNING,
+		       "%u threads use the pool already: a forked child of one more keeps its memory but "
+		       "cannot use the pool",
+		       HP_THREADS_MAX);
 		return;
+	}
+	make_room(t);
 	child = hp_process_claim(&view->processes, 0, &lock);
 	if (!child) {
 		hp_pool_reap(t); /* or somebody else does */
@@ -102,13 +117,12 @@ static void prepare(void)
 	hp_signals_block(&saved);
 	hp_range_map_each(&hp_space.ranges, register_mapping, NULL);
 	hp_signals_restore(&saved);
-	atomic_store(&state.taken_over, false);
-	atomic_store(&state.prepared, true);
+	atomic_store(&state.step, PREPARED);
 }
 
 static void in_parent(void)
 {
-	atomic_store(&state.prepared, false);
+	atomic_store(&state.step, NOTHING);
 	hp_rwsem_write_unlock(&hp_space.fork_gate, hp_space_locker());
 	for (uint32_t i = 0; i < HP_POOLS_MAX; i++) {
 		struct hp_pool_view *view = hp_pool_at(i);
@@ -151,20 +165,16 @@ static void adopt_mapping(const struct hp_range *range, void *unused)
 
 /*
  * What the parent prepared becomes this process's own. Only the forking thread's memory is as it was in the parent; other
- * threads that are in here too have been made since. Signal safe: the first use may be a fault. False: this is the child
- * of a raw clone.
+ * threads that come in here too have been made since, and wait. Signal safe: the first use may be a fault. False: this is
+ * the child of a raw clone.
  */
 static bool take_over(void)
 {
+	uint32_t step = PREPARED;
 	sigset_t saved;
 
-	if (!atomic_load(&state.prepared))
-		return hp_sentinel_is_armed(); /* somebody else may just have done it */
 	hp_signals_block(&saved);
-	if (atomic_exchange(&state.taken_over, true)) {
-		while (!hp_sentinel_is_armed())
-			hp_cpu_relax();
-	} else {
+	if (atomic_compare_exchange_strong(&state.step, &step, TAKING_OVER)) {
 		/* Held by the parent's thread, which held all others off. */
 		memset(&hp_space.fork_gate, 0, sizeof(hp_space.fork_gate));
 		hp_pools_reset();
@@ -173,11 +183,13 @@ static bool take_over(void)
 			if (hp_pool_at(i))
 				adopt_pool(hp_pool_at(i));
 		hp_range_map_each(&hp_space.ranges, adopt_mapping, NULL);
-		atomic_store(&state.prepared, false);
+		atomic_store(&state.step, TAKEN_OVER);
 		hp_sentinel_arm();
 	}
+	while (step != NOTHING && !hp_sentinel_is_armed())
+		sched_yield();
 	hp_signals_restore(&saved);
-	return true;
+	return hp_sentinel_is_armed();
 }
 
 /* Only where the kernel cannot tell a child later; debug builds also note that the fork gate is not held. */

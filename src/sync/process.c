@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "os/life.h"
+#include "sync/futex.h"
 
 uint32_t hp_process_claim(struct hp_processes *processes, int32_t pid, void **lock)
 {
@@ -15,13 +16,13 @@ uint32_t hp_process_claim(struct hp_processes *processes, int32_t pid, void **lo
 		atomic_fetch_add(&process->generation, 1);
 		process->pid = pid;
 		atomic_store(&process->pauses, 0);
-		*lock = hp_life_take(processes->control, id);
+		*lock = hp_life_take(processes->control, processes->identity, id);
 		process->has_lock = *lock != NULL;
 		if (!*lock && processes->control >= 0)
 			hp_log(HP_LOG_WARNING,
-			       "no proof of life can be had for process %d (/proc, RLIMIT_NOFILE?): if it is "
-			       "killed, what it has of the pool stays taken",
-			       pid);
+			       "no proof of life can be had for %s (/proc, RLIMIT_NOFILE?): when it ends "
+			       "what it has of the pool stays taken",
+			       pid ? "this process" : "a forked child");
 		atomic_store(&process->state, HP_PROCESS_LIVE);
 		return id;
 	}
@@ -48,6 +49,23 @@ bool hp_process_is_buried(const struct hp_processes *processes, uint32_t id)
 	return atomic_load(&processes->record[id].state) == HP_PROCESS_BURIED;
 }
 
+/*
+ * Who looks for a free slot, or asks after its thread, holds the mutex of a dead thread's slot for some microseconds: only
+ * one that stays held has somebody living in it.
+ */
+static bool has_threads(const struct hp_processes *processes, uint32_t id)
+{
+	static _Atomic uint32_t never;
+	unsigned tries = 0;
+
+	while (hp_slots_held_by(processes->slots, atomic_load(processes->slots_used), id)) {
+		if (++tries == 50)
+			return true;
+		hp_futex_wait(&never, 0, 200000);
+	}
+	return false;
+}
+
 bool hp_process_bury(struct hp_processes *processes, uint32_t id)
 {
 	struct hp_process *process = &processes->record[id];
@@ -56,7 +74,7 @@ bool hp_process_bury(struct hp_processes *processes, uint32_t id)
 	if (!hp_process_is_live(processes, id) || !process->has_lock ||
 	    !hp_life_is_gone(processes->control, processes->identity, id))
 		return false;
-	if (hp_slots_held_by(processes->slots, atomic_load(processes->slots_used), id))
+	if (has_threads(processes, id))
 		return false;
 	if (!atomic_compare_exchange_strong(&process->state, &expected, HP_PROCESS_BURIED))
 		return false;

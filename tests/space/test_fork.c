@@ -654,6 +654,39 @@ static void test_600_forks(void)
 	end();
 }
 
+static pthread_barrier_t together;
+
+static void *touch_together(void *page)
+{
+	pthread_barrier_wait(&together);
+	touch(page);
+	return NULL;
+}
+
+static void touch_from_new_threads(void *unused)
+{
+	pthread_t thread[PAGES];
+
+	EXPECT_EQ(pthread_barrier_init(&together, NULL, PAGES), 0);
+	for (int i = 0; i < PAGES; i++)
+		thread[i] = start_thread(touch_together, lazy + i * FRAME);
+	for (int i = 0; i < PAGES; i++)
+		join_thread(thread[i]);
+}
+
+/* What the child first does with hugepool it does in several threads at once: one takes over, the others wait. */
+static void test_first_use_by_many_threads(void)
+{
+	hp_pool_stats before;
+
+	start("fault_window=1");
+	before = stats_now();
+	for (int i = 0; i < 50; i++)
+		run_child(touch_from_new_threads, NULL);
+	expect_books(&before);
+	end();
+}
+
 static int never[2]; /* a pipe that nobody writes to: its end is the end of the test */
 
 static void wait_for_the_end(void *unused)
@@ -702,6 +735,7 @@ static void test_full_table(void)
 	expect_books(&before);
 	unmap(lazy, PAGES);
 	unmap(ready, PAGES);
+	EXPECT_EQ(hp_file_truncate(file, 0, &error), -EBUSY); /* nor are they given away */
 	close_file(file);
 	check_pool();
 	EXPECT_EQ(stats_now().files, 1); /* nobody could tell when the last child was done with it */
@@ -754,6 +788,7 @@ int main(void)
 		REAL_TEST(test_vfork_spawn_and_system),
 		REAL_TEST(test_raw_clone),
 		REAL_TEST(test_600_forks),
+		REAL_TEST(test_first_use_by_many_threads),
 		REAL_TEST(test_full_table),
 		REAL_TEST(test_pid_namespace),
 	};
