@@ -352,7 +352,8 @@ static int watch_pools(const struct request *request, struct watch *watch)
 		double now = now_seconds();
 		int count = each_pool(request, visit_to_read, watch->now, &error);
 
-		if (count == -ESRCH || count == -ENOENT)
+		/* It could be looked into before: a process that is ending belongs to root for a moment. */
+		if (count == -ESRCH || count == -ENOENT || count == -EACCES)
 			return has_ended(request);
 		if (count < 0)
 			return complain(request, &error);

@@ -165,8 +165,7 @@ static int attach(int pid, unsigned number, struct hp_pool_view *view, hp_error 
 		               number ? "process %d has no pool %u" : "process %d has no pool", pid, number);
 	if (result && result != -EPROTO)
 		return hp_fail(error, result, HP_LIMIT_NONE,
-		               "process %d cannot be looked into (errno %d); it takes the same user, or root", pid,
-		               -result);
+		               "process %d cannot be looked into; it takes the same user, or root", pid);
 	if (!result && hp_arena_adopt(&view->arena, base, size, HP_SECTIONS, sizeof(struct hp_pool_shared))) {
 		hp_pool_find_sections(view);
 		if (!hp_pool_verify_arena(view))
