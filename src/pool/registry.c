@@ -159,11 +159,13 @@ static bool may_reuse(const void *context, uint32_t slot)
 }
 
 /* Makes the calling thread the one that has the slot. */
-static struct hp_thread *live_in(struct hp_pool_view *view, struct hp_slot *slot)
+HP_AFTER_A_DEATH static struct hp_thread *live_in(struct hp_pool_view *view, struct hp_slot *slot)
 {
 	struct hp_thread *t = &view->threads[slot->id];
 
-	*t = (struct hp_thread){.pool = view, .slot = slot, .intents = &view->intents[slot->id]};
+	t->pool = view;
+	t->slot = slot;
+	t->intents = &view->intents[slot->id];
 	hp_locker_init(&t->locker, &view->locks, slot);
 	threads[view->index].thread = t;
 	threads[view->index].generation = view->generation;

@@ -5,8 +5,6 @@
 #include "sync/barrier.h"
 #include "sync/signals.h"
 
-#include <string.h>
-
 void hp_locks_init(struct hp_lock_domain *domain)
 {
 	domain->shared->fenced = !hp_barrier_join();
@@ -14,16 +12,15 @@ void hp_locks_init(struct hp_lock_domain *domain)
 	atomic_store(&domain->shared->statistics.enabled, 1);
 }
 
-void hp_locker_init(struct hp_locker *who, const struct hp_lock_domain *domain, const struct hp_slot *slot)
+HP_AFTER_A_DEATH void hp_locker_init(struct hp_locker *who, const struct hp_lock_domain *domain,
+                                     const struct hp_slot *slot)
 {
 	uint32_t used = atomic_load(&domain->shared->slots_used);
 
-	*who = (struct hp_locker){
-		.owner = hp_slot_owner(slot),
-		.record = &domain->records[slot->id],
-		.shared = domain->shared,
-		.domain = domain,
-	};
+	who->owner = hp_slot_owner(slot);
+	who->record = &domain->records[slot->id];
+	who->shared = domain->shared;
+	who->domain = domain;
 	/* The first acquisition of each kind is one of the sample. */
 	for (unsigned class = 0; class < HP_LOCK_CLASSES; class ++)
 		for (unsigned mode = 0; mode < HP_LOCK_MODES; mode++)
@@ -32,7 +29,8 @@ void hp_locker_init(struct hp_locker *who, const struct hp_lock_domain *domain, 
 				atomic_store(&who->record->acquired[class][mode], (uint64_t)-UINT8_MAX);
 			}
 	/* What the slot's last thread was measuring when it died. */
-	memset(who->record->since_ns, 0, sizeof(who->record->since_ns));
+	for (unsigned k = 0; k < HP_HOLDS; k++)
+		who->record->since_ns[k] = 0;
 	while (used <= slot->id && !atomic_compare_exchange_weak(&domain->shared->slots_used, &used, slot->id + 1))
 		;
 }

@@ -26,6 +26,12 @@
 #define HP_SLOTS_MAX 2048u
 #define HP_THREADS_MAX (HP_SLOTS_MAX - 1) /* the first slot is for who finds no other, and looks for dead threads */
 
+/*
+ * For who takes over what belongs to a slot: the kernel orders it after the thread that had the slot and ended, which the
+ * thread sanitizer does not see.
+ */
+#define HP_AFTER_A_DEATH __attribute__((no_sanitize("thread")))
+
 struct hp_slot {
 	pthread_mutex_t life;        /* held by the slot's thread as long as it lives */
 	_Atomic uint32_t process;    /* id of its process, written by the holder; 0 when given up in good order */
