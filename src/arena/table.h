@@ -20,9 +20,9 @@ struct hp_table { /* in the arena */
 void hp_table_init(struct hp_table *table, uint32_t capacity);
 /* The number of a zeroed record, or 0 if the table is full. `records` is the table's section. */
 uint32_t hp_table_take(struct hp_table *table, void *records, size_t record_size, const struct hp_locker *who);
-/* The lock's owner died inside: counts again. Under the lock. */
-void hp_table_repair(struct hp_table *table, void *records, size_t record_size);
 void hp_table_give(struct hp_table *table, void *records, size_t record_size, uint32_t number,
                    const struct hp_locker *who);
+/* The lock's owner died inside: counts again. Under the lock. */
+void hp_table_repair(struct hp_table *table, void *records, size_t record_size);
 
 #endif

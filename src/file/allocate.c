@@ -38,20 +38,13 @@ static void insert(struct hp_thread *t, struct hp_file_use use, uint32_t page, h
 	atomic_fetch_add_explicit(&use.record->present, count, memory_order_relaxed);
 }
 
-static void sleep_us(uint32_t us)
-{
-	static _Atomic uint32_t never;
-
-	hp_futex_wait(&never, 0, (int64_t)us * 1000);
-}
-
 /* The page's token is another's, who is about to insert it. Sleeping lets an owner of lower priority run. */
 static void wait_in_transit(unsigned tries)
 {
 	if (tries < 10)
 		sched_yield();
 	else
-		sleep_us(50);
+		hp_sleep_ns(50000);
 }
 
 /*
@@ -83,7 +76,7 @@ static int fault_page(struct hp_thread *t, struct hp_file_use use, uint32_t page
 	int result = 0;
 
 	if (t->pool->shared->fault_sleep_us)
-		sleep_us(t->pool->shared->fault_sleep_us);
+		hp_sleep_ns((int64_t)t->pool->shared->fault_sleep_us * 1000);
 
 	hp_intent_begin(t->intents, HP_INTENT_FAULT, use.number, page, most);
 	tokens = hp_reserve_take(t, use.record, page, most);

@@ -109,13 +109,27 @@ static void release_frames(struct hp_thread *t, struct hp_file_record *file, uin
 	}
 }
 
+/* The same, and what is promised from there on. */
+static void cut(struct hp_thread *t, struct hp_file_record *file, uint32_t first)
+{
+	if (atomic_load(&file->present))
+		release_frames(t, file, first);
+	hp_reserve_cut(t, file, first);
+}
+
 void hp_file_cut_locked(struct hp_thread *t, struct hp_file_use use)
 {
-	uint32_t end = atomic_load(&use.record->pages);
+	cut(t, use.record, atomic_load(&use.record->pages));
+}
 
-	if (atomic_load(&use.record->present))
-		release_frames(t, use.record, end);
-	hp_reserve_cut(t, use.record, end);
+/* Gives the record's runs back, those that it has. */
+static void give_runs(struct hp_thread *t, struct hp_file_record *file)
+{
+	struct hp_page_store *store = &t->pool->pages;
+
+	hp_pages_give(store, file->index_run, hp_index_bytes(file->most_pages), &t->locker);
+	hp_pages_give(store, file->place_run, hp_place_bytes(file->most_pages), &t->locker);
+	hp_pages_give(store, file->reserve_run, hp_reserve_bytes(file->most_pages), &t->locker);
 }
 
 static void destroy(struct hp_thread *t, uint32_t number)
@@ -128,12 +142,8 @@ static void destroy(struct hp_thread *t, uint32_t number)
 	hp_intent_begin(t->intents, HP_INTENT_FILE_DESTROY, number, 0, 0);
 	atomic_store(&file->generation, 0);
 	hp_place_drop(t, (struct hp_file_use){file, number});
-	if (atomic_load(&file->present))
-		release_frames(t, file, 0);
-	hp_reserve_cut(t, file, 0);
-	hp_pages_give(&view->pages, file->index_run, hp_index_bytes(file->most_pages), &t->locker);
-	hp_pages_give(&view->pages, file->place_run, hp_place_bytes(file->most_pages), &t->locker);
-	hp_pages_give(&view->pages, file->reserve_run, hp_reserve_bytes(file->most_pages), &t->locker);
+	cut(t, file, 0);
+	give_runs(t, file);
 	hp_table_give(&view->shared->files, view->files, HP_FILE_RECORD_SIZE, number, &t->locker);
 	hp_intent_end(t->intents);
 	hp_signals_restore(&saved);
@@ -172,9 +182,7 @@ static int create_record(struct hp_thread *t, uint32_t pages, uint32_t *number)
 	file->most_pages = pages;
 	hp_biased_init(&file->lock, &t->locker, view->shared->file_lock == HP_FILE_LOCK_BIASED);
 	if (!take_runs(t, file)) {
-		hp_pages_give(&view->pages, file->index_run, hp_index_bytes(pages), &t->locker);
-		hp_pages_give(&view->pages, file->place_run, hp_place_bytes(pages), &t->locker);
-		hp_pages_give(&view->pages, file->reserve_run, hp_reserve_bytes(pages), &t->locker);
+		give_runs(t, file);
 		hp_table_give(&view->shared->files, view->files, HP_FILE_RECORD_SIZE, *number, &t->locker);
 		hp_intent_end(t->intents);
 		return -EFBIG;

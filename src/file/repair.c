@@ -6,11 +6,6 @@
 #include "file/lock.h"
 #include "file/reserve.h"
 
-static struct hp_thread *thread_of(const struct hp_locker *who)
-{
-	return (struct hp_thread *)((uintptr_t)who - offsetof(struct hp_thread, locker));
-}
-
 /* The number of the file that has this lock in its record. */
 static struct hp_file_use file_of(const struct hp_pool_view *view, const void *lock)
 {
@@ -22,7 +17,7 @@ static struct hp_file_use file_of(const struct hp_pool_view *view, const void *l
 /* The dead writer may have been waiting for readers, or in the middle of cutting the file. */
 static void repair_file(const struct hp_locker *who, void *lock, hp_owner dead)
 {
-	struct hp_thread *t = thread_of(who);
+	struct hp_thread *t = hp_thread_of(who);
 	struct hp_file_use use = file_of(t->pool, lock);
 
 	(void)dead;
@@ -32,7 +27,7 @@ static void repair_file(const struct hp_locker *who, void *lock, hp_owner dead)
 
 static void repair_mappings(const struct hp_locker *who, void *lock, hp_owner dead)
 {
-	struct hp_thread *t = thread_of(who);
+	struct hp_thread *t = hp_thread_of(who);
 
 	(void)dead;
 	hp_vma_repair_list(t->pool, file_of(t->pool, lock).number);

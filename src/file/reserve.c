@@ -148,12 +148,9 @@ void hp_reserve_cut(struct hp_thread *t, struct hp_file_record *file, uint32_t f
 
 void hp_reserve_forget(struct hp_thread *t, struct hp_file_record *file, uint32_t first, uint32_t pages)
 {
-	struct maps maps = maps_of(t->pool, file);
-
 	hp_mutex_lock(lock_of(t, file), &t->locker, HP_CLASS_RESERVE);
-	hp_bitmap_clear(maps.promised, first, pages);
-	for (uint64_t word = first / 64; pages && word <= (first + pages - 1) / 64; word++)
-		atomic_fetch_and_explicit(&maps.taken[word], ~hp_bitmap_mask(word, first, pages), memory_order_release);
+	hp_bitmap_clear(maps_of(t->pool, file).promised, first, pages);
+	hp_reserve_untake(t, file, first, pages);
 	hp_mutex_unlock(lock_of(t, file), &t->locker);
 }
 

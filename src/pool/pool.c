@@ -77,7 +77,6 @@ void hp_pool_find_sections(struct hp_pool_view *view)
 		.records = hp_arena_section(arena, HP_SECTION_LOCK_RECORDS),
 		.slot_count = HP_SLOTS_MAX,
 		.base = (const char *)arena->header,
-		.context = view,
 	};
 	view->processes.slots_used = &view->locks.shared->slots_used;
 	view->lock_points = hp_arena_section(arena, HP_SECTION_LOCK_POINTS);
@@ -143,6 +142,7 @@ static int create_arena(struct hp_pool_view *view, const hp_pool_options *option
 	hp_table_init(&shared->vmas, HP_VMAS_MAX);
 	hp_pages_init(&view->pages, (uint32_t)spec[HP_SECTION_PAGES].count);
 	hp_locks_init(&view->locks);
+	HP_ASSERT(hp_points_count() <= HP_POINTS_MAX);
 	for (uint32_t p = 0; p < hp_points_count(); p++)
 		hp_point_format(p + 1, view->lock_points[p]);
 	result = hp_slots_init(view->slots, HP_SLOTS_MAX);

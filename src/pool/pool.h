@@ -57,6 +57,12 @@ struct hp_thread { /* a thread's part in a pool, as long as it holds a slot */
 	struct hp_locker locker;
 };
 
+/* In a repair routine: lockers of a pool are parts of its threads. */
+static inline struct hp_thread *hp_thread_of(const struct hp_locker *who)
+{
+	return (struct hp_thread *)((uintptr_t)who - offsetof(struct hp_thread, locker));
+}
+
 /* -- registry.c: handles, views and threads ---------------------------------------------------------------------- */
 
 /* The view of a handle, or NULL: closed, or never was. */

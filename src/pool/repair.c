@@ -8,15 +8,10 @@
 
 #include "base/bitmap.h"
 
-static struct hp_pool_view *view_of(const struct hp_locker *who)
-{
-	return who->domain->context;
-}
-
 /* Free and zeroed frames of each region are counted again. */
 static void repair_extents(const struct hp_locker *who, void *lock, hp_owner dead)
 {
-	struct hp_pool_view *view = view_of(who);
+	struct hp_pool_view *view = hp_thread_of(who)->pool;
 
 	(void)lock;
 	(void)dead;
@@ -33,7 +28,7 @@ static void repair_extents(const struct hp_locker *who, void *lock, hp_owner dea
 /* A frame that was on its way to the maps, or from them, is in the maps. */
 static void repair_cache(const struct hp_locker *who, void *lock, hp_owner dead)
 {
-	struct hp_pool_view *view = view_of(who);
+	struct hp_pool_view *view = hp_thread_of(who)->pool;
 	struct hp_cpu_cache *cache = lock;
 	uint32_t kept = 0, count = cache->count < HP_CPU_CACHE_FRAMES ? cache->count : HP_CPU_CACHE_FRAMES;
 
@@ -47,7 +42,7 @@ static void repair_cache(const struct hp_locker *who, void *lock, hp_owner dead)
 /* The chain of free records is right at every step; their number may not be. */
 static void repair_table(const struct hp_locker *who, void *lock, hp_owner dead)
 {
-	struct hp_pool_view *view = view_of(who);
+	struct hp_pool_view *view = hp_thread_of(who)->pool;
 	struct hp_table *table = lock;
 	bool files = table == &view->shared->files;
 
@@ -59,7 +54,7 @@ static void repair_pages(const struct hp_locker *who, void *lock, hp_owner dead)
 {
 	(void)lock;
 	(void)dead;
-	hp_pages_repair(&view_of(who)->pages);
+	hp_pages_repair(&hp_thread_of(who)->pool->pages);
 }
 
 /* Goes on with the burials that the dead thread was in the middle of: only under this lock is a process buried. */
@@ -67,7 +62,7 @@ static void repair_reap(const struct hp_locker *who, void *lock, hp_owner dead)
 {
 	(void)lock;
 	(void)dead;
-	hp_pool_reap_buried((struct hp_thread *)((uintptr_t)who - offsetof(struct hp_thread, locker)));
+	hp_pool_reap_buried(hp_thread_of(who));
 }
 
 void hp_pool_repairs(void)

@@ -21,7 +21,6 @@
 #include "space/space.h"
 
 #include "base/log.h"
-#include "file/vma.h"
 #include "os/life.h"
 #include "os/sentinel.h"
 #include "sync/barrier.h"
@@ -48,12 +47,7 @@ enum step { NOTHING = 0, PREPARED, TAKING_OVER, TAKEN_OVER };
 static void register_mapping(const struct hp_range *range, void *unused)
 {
 	struct hp_mapping *m = range->value;
-	struct hp_vma_record facts = {.process = state.child[m->pool->index].process,
-	                              .first = m->first,
-	                              .pages = m->pages,
-	                              .prot = m->prot,
-	                              .flags = m->flags,
-	                              .address = m->start};
+	struct hp_vma_record facts = hp_mapping_facts(m, state.child[m->pool->index].process);
 	struct hp_thread *t;
 
 	(void)unused;

@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "file/reserve.h"
-#include "file/vma.h"
 #include "os/budget.h"
 
 #include <errno.h>
@@ -240,8 +239,7 @@ static int publish(struct hp_thread *t, struct hp_mapping *m, hp_error *error)
 
 static int add_record(struct hp_thread *t, struct hp_mapping *m)
 {
-	struct hp_vma_record facts = {
-		.process = m->pool->process, .first = m->first, .pages = m->pages, .prot = m->prot, .flags = m->flags};
+	struct hp_vma_record facts = hp_mapping_facts(m, m->pool->process);
 
 	return hp_vma_add(t, m->file, &facts, &m->vma);
 }

@@ -20,7 +20,7 @@
 #define HP_SPACE_SPACE_H
 
 #include "base/range_map.h"
-#include "file/file.h"
+#include "file/vma.h"
 #include "sync/epoch.h"
 
 /* A mapping. Found by faults, so its memory goes through the range map's retired list. */
@@ -59,6 +59,17 @@ struct hp_space {
 };
 
 extern struct hp_space hp_space;
+
+/* What its file's list says of a mapping, for a process that has it. */
+static inline struct hp_vma_record hp_mapping_facts(const struct hp_mapping *m, uint32_t process)
+{
+	return (struct hp_vma_record){.process = process,
+	                              .first = m->first,
+	                              .pages = m->pages,
+	                              .prot = m->prot,
+	                              .flags = m->flags,
+	                              .address = m->start};
+}
 
 /* The calling thread's part in the locks of the space: it has another one in each pool, and may have none there. */
 const struct hp_locker *hp_space_locker(void);

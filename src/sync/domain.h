@@ -52,7 +52,6 @@ struct hp_lock_domain { /* one process's view; never changes while locks are use
 	struct hp_lock_record *records;
 	uint32_t slot_count;
 	const char *base; /* of the memory that the locks are in */
-	void *context;    /* for repair routines: the pool's view */
 };
 
 struct hp_locker {

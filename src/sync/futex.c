@@ -27,3 +27,10 @@ int hp_futex_wake(_Atomic uint32_t *word, int most)
 	errno = saved_errno;
 	return woken < 0 ? 0 : (int)woken;
 }
+
+void hp_sleep_ns(int64_t ns)
+{
+	_Atomic uint32_t never = 0;
+
+	hp_futex_wait(&never, 0, ns);
+}

@@ -14,6 +14,9 @@ int hp_futex_wait(_Atomic uint32_t *word, uint32_t expected, int64_t timeout_ns)
 /* Wakes at most so many sleepers; how many. */
 int hp_futex_wake(_Atomic uint32_t *word, int most);
 
+/* Sleeps for a while that nobody ends: lets others run, of lower priority too. */
+void hp_sleep_ns(int64_t ns);
+
 static inline void hp_cpu_relax(void)
 {
 #if defined(__x86_64__)

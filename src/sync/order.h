@@ -9,7 +9,7 @@
 #include "sync/point.h"
 
 #ifdef HP_DEBUG_CHECKS
-/* Before waiting for a lock, and for a trylock (which may break the order, not take a lock twice) after it. */
+/* Before waiting for a lock; a trylock, which does not wait, may break the order. */
 void hp_order_check(const void *lock, uint32_t point);
 void hp_order_push(const void *lock, uint32_t point);
 void hp_order_pop(const void *lock);

@@ -55,13 +55,12 @@ bool hp_process_is_buried(const struct hp_processes *processes, uint32_t id)
  */
 static bool has_threads(const struct hp_processes *processes, uint32_t id)
 {
-	static _Atomic uint32_t never;
 	unsigned tries = 0;
 
 	while (hp_slots_held_by(processes->slots, atomic_load(processes->slots_used), id)) {
 		if (++tries == 50)
 			return true;
-		hp_futex_wait(&never, 0, 200000);
+		hp_sleep_ns(200000);
 	}
 	return false;
 }

@@ -100,7 +100,7 @@ static bool take(struct hp_rwsem *sem, const struct hp_locker *who, enum want wa
 {
 	uint64_t seen = atomic_load_explicit(&sem->state, memory_order_relaxed), id = hp_lock_id(who, sem);
 	unsigned k = 0;
-	bool got = false;
+	bool got;
 
 	if (!permits(seen, want))
 		return false;
@@ -145,7 +145,13 @@ static void end_burial(const struct hp_locker *who)
 	atomic_store(&who->shared->burial, 0);
 }
 
-/* Goes over all notes about a lock. */
+/* A note of a reader that is in the lock's count, or on its way in or out. */
+static bool is_counted_note(uint64_t hold, uint64_t id)
+{
+	return hold && (hold & ~HP_HOLD_STATE) == id && (hold & HP_HOLD_STATE) != HP_HOLD_VISIBLE;
+}
+
+/* What all notes about a lock say. */
 struct notes {
 	uint32_t live; /* readers that are alive and counted */
 	bool unstable; /* somebody alive is in the middle of counting itself in or out */
@@ -162,7 +168,7 @@ static struct notes read_notes(const struct hp_lock_domain *domain, uint64_t id)
 		for (unsigned k = 0; k < HP_HOLDS; k++) {
 			uint64_t hold = atomic_load_explicit(&domain->records[s].hold[k], memory_order_acquire);
 
-			if ((hold & ~HP_HOLD_STATE) != id || !hold || (hold & HP_HOLD_STATE) == HP_HOLD_VISIBLE)
+			if (!is_counted_note(hold, id))
 				continue;
 			if (hp_slot_is_gone(&domain->slots[s])) {
 				notes.dead = true;
@@ -189,7 +195,7 @@ static void clear_notes(const struct hp_lock_domain *domain, uint64_t id, const 
 		for (unsigned k = 0; k < HP_HOLDS; k++) {
 			uint64_t hold = atomic_load(&domain->records[s].hold[k]);
 
-			if (hold && (hold & ~HP_HOLD_STATE) == id && (hold & HP_HOLD_STATE) != HP_HOLD_VISIBLE)
+			if (is_counted_note(hold, id))
 				atomic_compare_exchange_strong(&domain->records[s].hold[k], &hold, 0);
 		}
 	}
