@@ -18,8 +18,8 @@
  *   - Fork: the child has everything the parent had, under the same handles. fork must not be called from a signal
  *     handler that interrupted a call of hugepool, and handlers of pthread_atfork must not call hugepool. Children of
  *     vfork, posix_spawn and a raw clone must not call hugepool before exec; a raw clone's child mostly gets -ECHILD.
- *   - Descriptors: a pool has three (close-on-exec, with high numbers). A program that closes them keeps the memory that it
- *     has; calls that need more of it then answer -EBADF, and an untouched page of lazy memory cannot be resolved.
+ *   - Descriptors: a pool has three (close-on-exec, with high numbers). A program that closes them keeps the memory that
+ *     it has; calls that need more of it then answer -EBADF, and an untouched page of lazy memory cannot be resolved.
  *
  * Two kinds of memory
  *   *Ready memory* (hp_map without HP_MAP_LAZY, hp_alloc) is an ordinary kernel mapping whose pages are there. System
@@ -39,8 +39,8 @@ extern "C" {
 
 /* The interface's version. Before 1.0 a minor version may change what is here, and says so in docs/changes.md. */
 #define HP_VERSION_MAJOR 0
-#define HP_VERSION_MINOR 2
-#define HP_VERSION_STRING "0.2"
+#define HP_VERSION_MINOR 3
+#define HP_VERSION_STRING "0.3"
 
 #define HP_FRAME_SHIFT 21
 #define HP_FRAME_SIZE ((uint64_t)1 << HP_FRAME_SHIFT) /* bytes: 2 MiB */
@@ -66,6 +66,7 @@ typedef enum hp_limit {
 	HP_LIMIT_ADDRESS,     /* no free range of addresses, or RLIMIT_AS */
 	HP_LIMIT_MEMORY,      /* the machine's memory */
 	HP_LIMIT_TABLE,       /* a table of the pool that does not grow: processes, threads, files, mappings */
+	HP_LIMIT_TENANT,      /* the limit of the file's tenant */
 } hp_limit;
 
 #define HP_ERROR_MESSAGE_SIZE 244
@@ -100,6 +101,12 @@ typedef enum hp_backing {
 	HP_BACKING_HUGETLB,  /* the kernel's pool of huge pages */
 	HP_BACKING_THP,      /* shared memory made of transparent huge pages; needs no privilege */
 	HP_BACKING_BASE,     /* shared memory in base pages: works everywhere, without the speed */
+	/*
+	 * The kernel's pool of huge pages of 1 GiB, never chosen by itself. Of such a pool all sizes, offsets and
+	 * addresses are multiples of 1 GiB, where this header says HP_FRAME_SIZE; there are no zeroing workers and no
+	 * private memory.
+	 */
+	HP_BACKING_HUGETLB_1G,
 } hp_backing;
 
 const char *hp_backing_name(hp_backing backing);
@@ -139,11 +146,10 @@ typedef struct hp_pool_options {
 	}
 
 /*
- * Makes a pool, private to this process and its fork children, and fills it with zeroed frames on all CPUs.
- * All of `size` is there when this returns, or nothing is: a limit that prevents it is named in `error`. Memory that the
- * machine or the control group does not have is not begun to be filled. Where no thread can be made for the workers the pool
- * comes without.
- * With HP_POOL_BACKGROUND it returns at once and a thread fills the pool.
+ * Makes a pool, private to this process and its fork children, and fills it with zeroed frames on all CPUs. All of
+ * `size` is there when this returns, or nothing is: a limit that prevents it is named in `error`. Memory that the
+ * machine or the control group does not have is not begun to be filled. Where no thread can be made for the workers
+ * the pool comes without. With HP_POOL_BACKGROUND it returns at once and a thread fills the pool.
  * Errors: -EINVAL options that make no sense; -ENOMEM, -ENOSPC a limit, see error->limit; -EMFILE descriptors, or too
  * many pools in this process; -ENOTSUP the backing asked for does not exist here. Not to be called from a signal
  * handler.
@@ -186,6 +192,7 @@ typedef struct hp_pool_stats {
 	uint64_t zeroed_by_worker; /* frames, since the pool was made */
 	uint64_t zeroed_by_caller;
 	uint64_t fill_ns;                           /* what filling took */
+	uint64_t page_size;                         /* bytes: what sizes, offsets and addresses are multiples of */
 	uint32_t kernel_maps;                       /* kernel mappings set aside for hugepool in this process */
 	uint32_t kernel_maps_max;                   /* the most it takes: 80 % of vm.max_map_count */
 	char why_not_better[HP_ERROR_MESSAGE_SIZE]; /* why frames are not all hugetlb; empty if they are */
@@ -205,8 +212,8 @@ int hp_pool_check(hp_pool pool, hp_error *error);
 
 /*
  * One row for each class of locks and mode, over all processes of the pool. Times are in ns; waits are of contended
- * acquisitions, all of which are measured. An acquisition that nobody stands in the way of is counted and reads no clock,
- * but for one in `sampled`: hold times and acq_bounces are of these alone.
+ * acquisitions, all of which are measured. An acquisition that nobody stands in the way of is counted and reads no
+ * clock, but for one in `sampled`: hold times and acq_bounces are of these alone.
  */
 #define HP_LOCK_POINTS 8
 #define HP_LOCK_NAME_SIZE 64
@@ -231,7 +238,7 @@ typedef struct hp_lock_stat {
 	hp_lock_place holder[HP_LOCK_POINTS]; /* where those whom they found there had taken it */
 } hp_lock_stat;
 
-#define HP_LOCK_STATS_MAX 32
+#define HP_LOCK_STATS_MAX 48
 
 /*
  * Fills at most `*count` rows, which is set to their number. Classes that were never taken are left out.
@@ -262,8 +269,9 @@ size_t hp_lockstat_format(const hp_lock_stat *rows, unsigned count, char *text, 
 /* ---- Extents without a file ------------------------------------------------------------------------------------ */
 
 /*
- * Takes contiguous zeroed frames, `size` rounded up to whole ones, for allocators and buffer pools. `*address` is in the pool's own mapping: the same in
- * this process and in children forked later, who share the contents. Aligned to HP_FRAME_SIZE.
+ * Takes contiguous zeroed frames, `size` rounded up to whole ones, for allocators and buffer pools. `*address` is in
+ * the pool's own mapping: the same in this process and in children forked later, who share the contents. Aligned to
+ * HP_FRAME_SIZE.
  * Errors: -EINVAL size 0; -ENOMEM with limit HP_LIMIT_POOL when there are not as many free frames, or none in a row.
  */
 int hp_alloc(hp_pool pool, uint64_t size, void **address, hp_error *error);
@@ -271,38 +279,124 @@ int hp_alloc(hp_pool pool, uint64_t size, void **address, hp_error *error);
 /* Gives an extent of hp_alloc back, whole. Any process of the pool may do so. Errors: -EINVAL not such an address. */
 int hp_free(hp_pool pool, void *address);
 
+/* ---- Tenants --------------------------------------------------------------------------------------------------- */
+
+/*
+ * A part of a pool for some of its files, as size= and min_size= give to a mount of hugetlbfs. A tenant lives in its
+ * pool, for all processes, until it is closed.
+ */
+typedef struct hp_tenant {
+	uint64_t id;
+} hp_tenant;
+
+/*
+ * `limit`: bytes that its files can be promised together; 0: no limit. `minimum`: bytes that are kept for them from
+ * now on, rounded up to frames. Errors: -EINVAL a limit below 2 MiB, or below the minimum; -ENOMEM, HP_LIMIT_POOL: the
+ * pool cannot promise the minimum; -ENFILE too many tenants.
+ */
+int hp_tenant_create(hp_pool pool, uint64_t limit, uint64_t minimum, hp_tenant *tenant, hp_error *error);
+/* Errors: -EBUSY it has files, or another call on it is running; -EBADF. */
+int hp_tenant_close(hp_tenant tenant);
+
+typedef struct hp_tenant_stat {
+	uint32_t struct_size; /* set by the caller */
+	uint32_t files;
+	uint64_t limit, minimum; /* bytes; a limit of 0 is none */
+	uint64_t used;           /* bytes that its files were promised, present or not */
+} hp_tenant_stat;
+
+/* Errors: -EINVAL struct_size is too small; -EBADF. */
+int hp_tenant_stat_get(hp_tenant tenant, hp_tenant_stat *stat);
+
 /* ---- Files ----------------------------------------------------------------------------------------------------- */
 
 /*
- * Makes a file without a name: `size` bytes (rounded up to frames) that read as zeroes; no frame is taken yet.
- * It lives until every process has closed it and unmapped its mappings of it; then its frames are recycled.
- * `flags`: 0. Errors: -EINVAL size 0, unknown flags; -EFBIG larger than the pool can ever index; -ENFILE too many files.
+ * Makes a file without a name: `size` bytes (rounded up to frames) that read as zeroes; no frame is taken yet. It
+ * lives until every process has closed it and unmapped its mappings of it; then its frames are recycled. `flags`: 0.
+ * Errors: -EINVAL size 0, unknown flags; -EFBIG larger than the pool can ever index; -ENFILE too many files.
  */
 int hp_file_create(hp_pool pool, uint64_t size, unsigned flags, hp_file *file, hp_error *error);
 
-/* Gives up this process's handle; mappings stay. Errors: -EBADF. */
+#define HP_FILE_CREATE 1u    /* make the file if there is none of that name */
+#define HP_FILE_EXCLUSIVE 2u /* with HP_FILE_CREATE: it must not be there */
+
+typedef struct hp_file_options {
+	uint32_t struct_size; /* sizeof(hp_file_options); lets the struct grow */
+	uint32_t flags;       /* HP_FILE_CREATE, HP_FILE_EXCLUSIVE */
+	uint64_t size;        /* of a new file: bytes, rounded up to frames */
+	hp_tenant tenant;     /* of a new file; zeroed: none */
+} hp_file_options;
+
+#define HP_FILE_OPTIONS_INIT                           \
+	{                                              \
+		.struct_size = sizeof(hp_file_options) \
+	}
+
+/*
+ * Opens a file by its name, or makes it: a name of up to 255 bytes that all processes of the pool see. A named file
+ * lives until it is unlinked, and closed and unmapped by all. Each opening is a handle to be closed. Without options
+ * the file must be there; without a name (NULL) one is made that has none. Errors: -ENOENT; -EEXIST; -EINVAL;
+ * -ENAMETOOLONG; -EBADF the tenant is closed; those of hp_file_create().
+ */
+int hp_file_open(hp_pool pool, const char *name, const hp_file_options *options, hp_file *file, hp_error *error);
+
+/* Takes a file's name away; who has it open or mapped keeps it. Errors: -ENOENT. */
+int hp_file_unlink(hp_pool pool, const char *name, hp_error *error);
+
+/* Gives up one handle of this process; mappings stay. Errors: -EBADF. */
 int hp_file_close(hp_file file);
 
 /*
- * Makes every page of the range present and zeroed. What was there before is kept. Threads may allocate parts of one
- * file at the same time and zero in parallel. All or nothing as far as the promise goes: -ENOMEM takes no frame.
- * Errors: -EINVAL offset or length not a multiple of HP_FRAME_SIZE, or outside the file; -ENOMEM, HP_LIMIT_POOL.
+ * Makes every page of the range present and zeroed, on all CPUs where many frames have to be zeroed for it. What was
+ * there before is kept. All or nothing as far as the promise goes: -ENOMEM takes no frame.
+ * Errors: -EINVAL offset or length not a multiple of HP_FRAME_SIZE, or outside the file; -ENOMEM, HP_LIMIT_POOL;
+ * -EDQUOT, HP_LIMIT_TENANT.
  */
 int hp_file_allocate(hp_file file, uint64_t offset, uint64_t length, hp_error *error);
 
+#define HP_PUNCH_KEEP 1u /* zero the memory in place, and keep it */
+
 /*
- * Changes the size of a file, up to what it was made with. What lies beyond the new end is given back to the pool; after
- * growing again it is absent and reads as zeroes. Errors: -EINVAL not a multiple of HP_FRAME_SIZE; -EFBIG more than the
- * file was made with; -EBUSY a mapping, of any process, reaches beyond the new end: nothing has changed.
+ * A range of bytes reads as zeroes again, in every process, stopped ones included, when this returns. Whole frames of
+ * it that nobody maps go back to the pool. Those that somebody maps are given back to the kernel (hugetlb) or zeroed
+ * in place, and stay with the file as holes: their mappings find zeroed memory at the next touch. Parts of frames are
+ * zeroed in place. A range beyond the end is none. A hole that is mapped keeps the kernel's reservation. If others
+ * were faster and took the kernel's last huge pages, the range is punched and the result is -ENOSPC, with the number
+ * of holes whose touch would be SIGBUS. A control group's hugetlb limit counts a hole's memory for whoever touches it:
+ * a touch beyond that limit is SIGBUS.
+ * Errors: -EINVAL length 0, unknown flags; -ENOSPC; -ENOMEM no room in the index: part of the range may be as it was.
+ */
+int hp_file_punch(hp_file file, uint64_t offset, uint64_t length, unsigned flags, hp_error *error);
+
+/*
+ * Changes the size of a file, up to what it was made with or the pool's max_size, whichever is more. What lies beyond
+ * the new end is taken away; after growing again it is absent and reads as zeroes. Mappings that reach beyond the end:
+ * a touch there is SIGBUS, and a system call that is handed such memory answers EFAULT. In this process that holds
+ * when the call returns; another process finds, until its own next call on the pool, memory that is empty at the cut
+ * and whose contents nobody else sees: what it stores there is lost. When the file has grown again, its mappings are
+ * whole again: here at once, in other processes at their next call. What they have mapped is promised again for that,
+ * so that growing may fail where the pool is short.
+ * Errors: -EINVAL not a multiple of HP_FRAME_SIZE; -EFBIG; -ENOMEM, HP_LIMIT_POOL; -EDQUOT, HP_LIMIT_TENANT: nothing
+ * has changed then.
  */
 int hp_file_truncate(hp_file file, uint64_t size, hp_error *error);
+
+/*
+ * Copies bytes out of a file or into it, through the pool's own mapping; `buffer` may be any memory, lazy memory too.
+ * Returns how many bytes were copied: fewer at the end of the file, which writing does not move, and 0 beyond it.
+ * Reading takes no frame for what is absent; writing makes it present. Not atomic against other writers.
+ * Errors: -ENOMEM no frame for the first page to be written, or no memory for a hole; -EDQUOT; -EBADF.
+ */
+int64_t hp_file_read(hp_file file, uint64_t offset, void *buffer, uint64_t length);
+int64_t hp_file_write(hp_file file, uint64_t offset, const void *buffer, uint64_t length);
 
 typedef struct hp_file_stat {
 	uint32_t struct_size; /* set by the caller */
 	uint32_t mappings;    /* of all processes */
 	uint64_t size;        /* bytes */
-	uint64_t present;     /* bytes that have a frame */
-	uint64_t reserved;    /* bytes that are promised and have none yet */
+	uint64_t present;     /* bytes that have a frame with memory */
+	uint64_t holes;       /* bytes that were punched while mapped: memory is the kernel's to give */
+	uint64_t reserved;    /* bytes that are promised and have no frame yet */
 } hp_file_stat;
 
 /* Errors: -EINVAL struct_size is too small; -EBADF. */
@@ -315,34 +409,73 @@ int hp_file_stat_get(hp_file file, hp_file_stat *stat);
 
 /*
  * HP_MAP_LAZY: engine memory. Pages are reserved now, and taken and mapped at their first touch, in a SIGSEGV handler.
- * Limits: system calls answer EFAULT on pages not touched yet; SIGSEGV must not be blocked where a page may be touched for
- * the first time, and an alternate signal stack needs 8 KiB beyond the processor's minimum; a program that replaces the
- * SIGSEGV handler must call hp_handle_fault() from its own; a page never touched costs a reservation, not a frame. A pool
- * knows up to 2047 threads and 511 processes at a time: the first touch of one more cannot be resolved.
+ * Limits: system calls answer EFAULT on pages not touched yet; SIGSEGV must not be blocked where a page may be touched
+ * for the first time, and an alternate signal stack needs 8 KiB beyond the processor's minimum; a program that
+ * replaces the SIGSEGV handler must call hp_handle_fault() from its own; a page never touched costs a reservation, not
+ * a frame. A pool knows up to 2047 threads and 511 processes at a time: the first touch of one more cannot be
+ * resolved.
  */
 #define HP_MAP_LAZY 1u
+
+/*
+ * Where to map, by *address as it is given; at most one of these. HP_MAP_WISH: there if nothing is and it suits, else
+ * elsewhere. HP_MAP_AT: there, or not at all. HP_MAP_REPLACE: there, in the place of mappings of hugepool that have
+ * all of the range: what is mapped there is replaced in one step, and a failure leaves it as it is.
+ */
+#define HP_MAP_WISH 2u
+#define HP_MAP_AT 4u
+#define HP_MAP_REPLACE 8u
 
 /*
  * Maps a range of a file, shared with all who map it. Without HP_MAP_LAZY every page is allocated, zeroed and there on
  * return: ready memory. A mapping of 1 GiB and more is placed so that the kernel can share page tables.
  * Once mapped, every page of the range can be touched: what cannot be promised is refused here.
- * Errors: -EINVAL offset or length not a multiple of HP_FRAME_SIZE, length 0, outside the file, unknown flags;
- * -ENOMEM with the limit that was hit: HP_LIMIT_POOL, HP_LIMIT_MAP_COUNT, HP_LIMIT_ADDRESS, HP_LIMIT_TABLE.
- * The first lazy mapping of a process installs the SIGSEGV handler; faults that are not hugepool's go on to the handler
- * that was there before, with their siginfo.
+ * Errors: -EINVAL offset or length not a multiple of HP_FRAME_SIZE, length 0, outside the file, unknown flags, an
+ * address that is no multiple of HP_FRAME_SIZE, HP_MAP_REPLACE where not all of the range is mapped; -EEXIST something
+ * is mapped at the address of HP_MAP_AT; -ENOMEM with the limit that was hit: HP_LIMIT_POOL, HP_LIMIT_MAP_COUNT,
+ * HP_LIMIT_ADDRESS, HP_LIMIT_TABLE; -EDQUOT, HP_LIMIT_TENANT. The first lazy mapping of a process installs the SIGSEGV
+ * handler; faults that are not hugepool's go on to the handler that was there before, with their siginfo.
  */
 int hp_map(hp_file file, uint64_t offset, uint64_t length, unsigned prot, unsigned flags, void **address,
            hp_error *error);
 
+#define HP_FORK_WITHOUT 16u /* a fork child does not get it */
+#define HP_FORK_COPY 32u    /* a fork child gets a copy in base pages, made while the fork waits */
+
 /*
- * Removes a mapping, whole: address and length as hp_map() had them. No thread may touch it any more.
- * Errors: -EINVAL no such mapping; -EAGAIN too many threads use the pool; -ENOMEM the kernel or the C library had no memory for it: nothing has changed.
+ * Maps private memory: zeroed, of this process, with the flags of hp_map(). What a fork makes of it is chosen here.
+ * Without one of the flags above parent and child have it copy on write from the fork on, as the kernel's private
+ * memory: the fork stays fast, and each page costs a copy at the first store to it, in the parent too. The copies are
+ * made by the kernel, in huge pages of its own pool for a pool of hugetlb; those for this process are reserved here,
+ * and refused if that is not possible. As with the kernel's own private huge pages, a child's copies are not reserved.
+ * After the fork the memory is the kernel's: it is not lazy any more, its copies are in no figure of the pool, and its
+ * frames come back when all of it is unmapped in every process that has it. Input and output into this memory that is
+ * under way during a fork may be lost, as may what comes later through buffers that were registered before it. vfork,
+ * posix_spawn, system(3) and exec change nothing; the child of a raw clone, or of _Fork(3), shares the memory.
+ * Errors: those of hp_map(); -ENOMEM, HP_LIMIT_KERNEL_POOL: the kernel cannot promise pages for the copies.
+ */
+int hp_map_private(hp_pool pool, uint64_t length, unsigned prot, unsigned flags, void **address, hp_error *error);
+
+/*
+ * Removes what is mapped in a range, which mappings of hugepool have all of: whole mappings, or parts of them. No
+ * thread may touch it any more.
+ * Errors: -EINVAL not multiples of HP_FRAME_SIZE, or not all of it is mapped; -EAGAIN too many threads use the pool;
+ * -ENOMEM the kernel or the C library had no memory for it, or no kernel mapping for what is left: mappings before the
+ * one that failed are gone, and nothing else has changed.
  */
 int hp_unmap(void *address, uint64_t length);
 
 /*
+ * Changes the protection of a range, which mappings of hugepool have all of: 0, HP_PROT_READ, or HP_PROT_READ |
+ * HP_PROT_WRITE. Lazy memory that was not touched yet gets it with its first touch. An access that it forbids is
+ * SIGSEGV.
+ * Errors: those of hp_unmap().
+ */
+int hp_protect(void *address, uint64_t length, unsigned prot);
+
+/*
  * Takes and maps all pages of a part of a mapping, so that they can be handed to system calls. Nothing to do for ready
- * memory. Errors: -EINVAL not multiples of HP_FRAME_SIZE, or not inside one mapping.
+ * memory. Errors: -EINVAL not multiples of HP_FRAME_SIZE, or not inside one mapping; -ENXIO beyond the end of the file.
  */
 int hp_populate(void *address, uint64_t length);
 

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Runs a command with huge pages of 2 MiB, and puts the kernel's setting back when it is over.
+# Runs a command with huge pages, of 2 MiB, and puts the kernel's setting back when it is over.
 #
 #   with-hugepages.sh N -- COMMAND...      raises nr_hugepages so that at least N pages are free
+#   with-hugepages.sh NG -- COMMAND...     the same for pages of 1 GiB
 #   with-hugepages.sh none -- COMMAND...   sets it to 0
 #
 # The one helper through which tests take huge pages. Only root may change the setting; for everybody else, and where
@@ -42,6 +43,7 @@ configure() {
 
 # The guardian: `with-hugepages.sh --put-back VALUE`, standard input a pipe that nobody else but this script holds open.
 if [ "${1:-}" = --put-back ]; then
+	pages=$3
 	read -r _
 	configure "$2"
 	[ "$(configured)" -eq "$2" ] || note "could not put nr_hugepages back to $2: it is $(configured)"
@@ -55,6 +57,10 @@ fi
 wanted=$1
 case $wanted in
 none) ;;
+[0-9]*G)
+	wanted=${wanted%G}
+	pages=/sys/kernel/mm/hugepages/hugepages-1048576kB
+	;;
 '' | *[!0-9]*)
 	note "not a number of pages: $wanted"
 	exit 2
@@ -97,7 +103,7 @@ mkfifo "$pipe_dir/end" || exit 1
 # shellcheck disable=SC2094
 exec 9<>"$pipe_dir/end" 7<"$pipe_dir/end"
 rm -r "$pipe_dir"
-setsid sh "$0" --put-back "$former" <&7 7<&- 9>&- >/dev/null &
+setsid sh "$0" --put-back "$former" "$pages" <&7 7<&- 9>&- >/dev/null &
 guardian=$!
 exec 7<&-
 

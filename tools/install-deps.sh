@@ -22,6 +22,7 @@ need python3 command -v python3
 need util-linux command -v setpriv
 need libcmocka-dev pkg-config --exists cmocka
 need libjansson-dev pkg-config --exists jansson
+need liburing-dev pkg-config --exists liburing
 
 [ -n "$missing" ] || exit 0
 

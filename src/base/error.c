@@ -36,6 +36,8 @@ const char *hp_limit_name(hp_limit limit)
 		return "memory";
 	case HP_LIMIT_TABLE:
 		return "table";
+	case HP_LIMIT_TENANT:
+		return "tenant";
 	}
 	return "unknown";
 }
@@ -49,6 +51,8 @@ const char *hp_backing_name(hp_backing backing)
 		return "hugetlb";
 	case HP_BACKING_THP:
 		return "thp";
+	case HP_BACKING_HUGETLB_1G:
+		return "hugetlb_1g";
 	case HP_BACKING_BASE:
 		return "base";
 	}

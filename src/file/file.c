@@ -4,8 +4,10 @@
 #include "base/error.h"
 #include "file/lock.h"
 #include "file/place.h"
+#include "file/remove.h"
 #include "file/reserve.h"
-#include "pool/extent.h"
+#include "pool/hole.h"
+#include "pool/tenant.h"
 
 #include <errno.h>
 
@@ -52,14 +54,14 @@ int hp_file_enter(hp_file file, struct hp_thread **t, struct hp_file_use *use, h
 	return hp_fail(error, -EBADF, HP_LIMIT_NONE, "this file is closed");
 }
 
-int hp_file_range(const struct hp_file_record *file, uint64_t offset, uint64_t length, uint32_t *first, uint32_t *pages,
-                  hp_error *error)
+int hp_file_range(const struct hp_pool_view *view, const struct hp_file_record *file, uint64_t offset, uint64_t length,
+                  uint32_t *first, uint32_t *pages, hp_error *error)
 {
 	uint32_t size = atomic_load(&file->pages);
 
-	if (!hp_is_frame_aligned(offset) || !hp_is_frame_aligned(length))
-		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "offset %lu and length %lu must be multiples of 2 MiB",
-		               offset, length);
+	if (!hp_is_aligned(view, offset) || !hp_is_aligned(view, length))
+		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "offset %lu and length %lu must be multiples of %lu MiB",
+		               offset, length, hp_bytes(hp_unit(view)) >> 20);
 	if (length == 0)
 		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "length is 0");
 	if (hp_frames(offset) >= size || hp_frames(length) > size - hp_frames(offset))
@@ -72,6 +74,11 @@ int hp_file_range(const struct hp_file_record *file, uint64_t offset, uint64_t l
 }
 
 /* ---- lives ------------------------------------------------------------------------------------------------------ */
+
+bool hp_file_get_live(struct hp_pool_view *view, uint32_t number)
+{
+	return get_unless_zero(&hp_file_at(view, number)->refs);
+}
 
 void hp_file_get(struct hp_pool_view *view, uint32_t number)
 {
@@ -88,65 +95,37 @@ void hp_file_keep(struct hp_pool_view *view, uint32_t number, uint32_t end)
 		;
 }
 
-/* Gives all frames from a page on back, in runs. No fault and no allocation is inside. */
-static void release_frames(struct hp_thread *t, struct hp_file_record *file, uint32_t first)
-{
-	struct hp_index index = hp_file_index(t->pool, file);
-
-	for (uint32_t page = first; page < file->most_pages;) {
-		uint32_t run = hp_index_run(index, page, file->most_pages - page);
-
-		if (run) {
-			hp_frame_id frame = hp_index_lookup(index, page);
-
-			for (uint32_t i = 0; i < run; i++)
-				hp_index_remove(index, page + i);
-			atomic_fetch_sub_explicit(&file->present, run, memory_order_relaxed);
-			hp_reserve_forget(t, file, page, run);
-			hp_release(t, frame, run);
-		}
-		page += run ? run : 1;
-	}
-}
-
-/* The same, and what is promised from there on. */
-static void cut(struct hp_thread *t, struct hp_file_record *file, uint32_t first)
-{
-	if (atomic_load(&file->present))
-		release_frames(t, file, first);
-	hp_reserve_cut(t, file, first);
-}
-
-void hp_file_cut_locked(struct hp_thread *t, struct hp_file_use use)
-{
-	cut(t, use.record, atomic_load(&use.record->pages));
-}
-
 /* Gives the record's runs back, those that it has. */
 static void give_runs(struct hp_thread *t, struct hp_file_record *file)
 {
 	struct hp_page_store *store = &t->pool->pages;
 
-	hp_pages_give(store, file->index_run, hp_index_bytes(file->most_pages), &t->locker);
-	hp_pages_give(store, file->place_run, hp_place_bytes(file->most_pages), &t->locker);
-	hp_pages_give(store, file->reserve_run, hp_reserve_bytes(file->most_pages), &t->locker);
+	uint32_t most = file->most_pages, reach = atomic_load(&file->reach);
+
+	hp_index_destroy(hp_file_index(t->pool, file), &t->locker);
+	hp_pages_give(store, file->place_run, hp_place_bytes(most), hp_place_bytes(reach), &t->locker);
+	hp_pages_give(store, file->promised_run, hp_reserve_bytes(most), hp_reserve_bytes(reach), &t->locker);
+	hp_pages_give(store, file->taken_run, hp_reserve_bytes(most), hp_reserve_bytes(reach), &t->locker);
 }
 
 static void destroy(struct hp_thread *t, uint32_t number)
 {
 	struct hp_pool_view *view = t->pool;
 	struct hp_file_record *file = hp_file_at(view, number);
+	struct hp_file_use use = {file, number};
 	sigset_t saved;
 
 	hp_signals_block(&saved);
 	hp_intent_begin(t->intents, HP_INTENT_FILE_DESTROY, number, 0, 0);
 	atomic_store(&file->generation, 0);
-	hp_place_drop(t, (struct hp_file_use){file, number});
-	cut(t, file, 0);
+	hp_place_drop(t, use);
+	hp_file_remove_all(t, use);
 	give_runs(t, file);
+	hp_tenant_leave(view, file->tenant);
 	hp_table_give(&view->shared->files, view->files, HP_FILE_RECORD_SIZE, number, &t->locker);
 	hp_intent_end(t->intents);
 	hp_signals_restore(&saved);
+	hp_holes_settle(t);
 }
 
 void hp_file_put(struct hp_thread *t, uint32_t number)
@@ -160,14 +139,16 @@ static bool take_runs(struct hp_thread *t, struct hp_file_record *file)
 {
 	struct hp_page_store *store = &t->pool->pages;
 
-	file->index_run = hp_pages_take(store, hp_index_bytes(file->most_pages), &t->locker);
+	file->index_level = hp_index_level(file->most_pages);
+	file->index_root = hp_pages_take(store, HP_BASE_PAGE_SIZE, &t->locker);
 	file->place_run = hp_pages_take(store, hp_place_bytes(file->most_pages), &t->locker);
-	file->reserve_run = hp_pages_take(store, hp_reserve_bytes(file->most_pages), &t->locker);
-	return file->index_run && file->place_run && file->reserve_run;
+	file->promised_run = hp_pages_take(store, hp_reserve_bytes(file->most_pages), &t->locker);
+	file->taken_run = hp_pages_take(store, hp_reserve_bytes(file->most_pages), &t->locker);
+	return file->index_root && file->place_run && file->promised_run && file->taken_run;
 }
 
-/* Signals are blocked. The new file has one reference. */
-static int create_record(struct hp_thread *t, uint32_t pages, uint32_t *number)
+/* Signals are blocked. The new file has one reference, and is open once. */
+static int create_record(struct hp_thread *t, uint32_t pages, uint32_t tenant, uint32_t *number)
 {
 	struct hp_pool_view *view = t->pool;
 	struct hp_file_record *file;
@@ -179,7 +160,9 @@ static int create_record(struct hp_thread *t, uint32_t pages, uint32_t *number)
 	hp_intent_begin(t->intents, HP_INTENT_FILE_CREATE, *number, 0, 0);
 	file = hp_file_at(view, *number);
 	atomic_store(&file->pages, pages);
-	file->most_pages = pages;
+	atomic_store(&file->reach, pages);
+	file->tenant = tenant;
+	file->most_pages = pages > hp_pool_frames_max(view) ? pages : hp_pool_frames_max(view);
 	hp_biased_init(&file->lock, &t->locker, view->shared->file_lock == HP_FILE_LOCK_BIASED);
 	if (!take_runs(t, file)) {
 		give_runs(t, file);
@@ -198,36 +181,31 @@ static int create_record(struct hp_thread *t, uint32_t pages, uint32_t *number)
 	return 0;
 }
 
-static int try_create(struct hp_thread *t, uint32_t pages, uint32_t *number)
+static int try_create(struct hp_thread *t, uint32_t pages, uint32_t tenant, uint32_t *number)
 {
 	sigset_t saved;
 	int result;
 
 	hp_signals_block(&saved);
-	result = create_record(t, pages, number);
+	result = create_record(t, pages, tenant, number);
 	hp_signals_restore(&saved);
 	return result;
 }
 
-int hp_file_create(hp_pool pool, uint64_t size, unsigned flags, hp_file *file, hp_error *error)
+int hp_file_make(struct hp_thread *t, uint64_t size, uint32_t tenant, uint32_t *number, hp_error *error)
 {
-	struct hp_thread *t;
-	uint32_t number;
-	int result = hp_pool_enter(pool.id, &t, error);
+	uint32_t pages;
+	int result;
 
-	if (result)
-		return result;
-	if (flags)
-		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "hp_file_create: unknown flags 0x%x", flags);
 	if (size == 0)
-		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "hp_file_create: size is 0");
-	if (hp_frames_up(size) > HP_PAGES_MAX)
-		return hp_fail(error, -EFBIG, HP_LIMIT_TABLE,
-		               "hp_file_create: %lu bytes are more than any pool can index", size);
-	result = try_create(t, (uint32_t)hp_frames_up(size), &number);
+		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "a new file's size is 0");
+	if (hp_frames_up(size) > HP_PAGES_MAX - HP_REGION_FRAMES)
+		return hp_fail(error, -EFBIG, HP_LIMIT_TABLE, "%lu bytes are more than any pool can index", size);
+	pages = (uint32_t)hp_align_up(hp_frames_up(size), hp_unit(t->pool));
+	result = try_create(t, pages, tenant, number);
 	if (result) {
 		hp_pool_reap(t); /* or somebody else does */
-		result = try_create(t, (uint32_t)hp_frames_up(size), &number);
+		result = try_create(t, pages, tenant, number);
 	}
 	if (result == -ENFILE)
 		return hp_fail(error, result, HP_LIMIT_TABLE, "the pool has %u files already; close some",
@@ -237,7 +215,44 @@ int hp_file_create(hp_pool pool, uint64_t size, unsigned flags, hp_file *file, h
 			error, result, HP_LIMIT_TABLE,
 			"the pool has no room left to index %lu bytes; close files or give the pool a larger max_size",
 			size);
-	*file = make_handle(t->pool, number, atomic_load(&hp_file_at(t->pool, number)->generation));
+	return 0;
+}
+
+hp_file hp_file_handle(const struct hp_pool_view *view, uint32_t number)
+{
+	return make_handle(view, number, atomic_load(&hp_file_at(view, number)->generation));
+}
+
+int hp_file_create(hp_pool pool, uint64_t size, unsigned flags, hp_file *file, hp_error *error)
+{
+	struct hp_thread *t;
+	uint32_t number;
+	int result = hp_pool_enter(pool.id, &t, error);
+
+	if (!result && flags)
+		result = hp_fail(error, -EINVAL, HP_LIMIT_NONE, "hp_file_create: unknown flags 0x%x", flags);
+	if (!result)
+		result = hp_file_make(t, size, 0, &number, error);
+	if (!result)
+		*file = hp_file_handle(t->pool, number);
+	return result;
+}
+
+int hp_file_reopen(struct hp_thread *t, uint32_t number)
+{
+	_Atomic uint16_t *opens = hp_file_opens(t->pool, t->pool->process, number);
+	uint16_t seen = atomic_load(opens);
+
+	/* One reference for all handles of a process: the first one's. */
+	hp_file_get(t->pool, number);
+	do {
+		if ((seen & ~HP_OPEN_INHERITED) == HP_OPENS_MAX) {
+			hp_file_put(t, number);
+			return -EMFILE;
+		}
+	} while (!atomic_compare_exchange_weak(opens, &seen, (uint16_t)(seen + 1)));
+	if (seen)
+		hp_file_put(t, number);
 	return 0;
 }
 
@@ -287,6 +302,7 @@ int hp_file_stat_get(hp_file file, hp_file_stat *stat)
 		*stat = (hp_file_stat){
 			.struct_size = sizeof(*stat),
 			.mappings = atomic_load(&use.record->vmas),
+			.holes = hp_bytes(atomic_load(&use.record->holes)),
 			.size = hp_bytes(atomic_load(&use.record->pages)),
 			.present = hp_bytes(atomic_load(&use.record->present)),
 			.reserved = hp_bytes(hp_reserve_count(t->pool, use.record, &unpromised)),
@@ -309,7 +325,7 @@ void hp_file_inherit(struct hp_pool_view *view, uint32_t child)
 		_Atomic uint16_t *opens = hp_file_opens(view, view->process, number);
 
 		/* Other threads close files meanwhile: the reference first, then the number of handles, 0 included. */
-		if (!atomic_load(opens) || !get_unless_zero(&hp_file_at(view, number)->refs))
+		if (!atomic_load(opens) || !hp_file_get_live(view, number))
 			continue;
 		atomic_store(hp_file_opens(view, child, number), (uint16_t)(atomic_load(opens) | HP_OPEN_INHERITED));
 	}
@@ -349,99 +365,18 @@ static bool in_use(struct hp_thread *t)
 	return false;
 }
 
-/* ---- invariants ------------------------------------------------------------------------------------------------- */
-
-/* One file: each page against its frame and its bits. */
-static int check_file(struct hp_pool_view *view, uint32_t number, hp_error *error)
-{
-	struct hp_file_record *file = hp_file_at(view, number);
-	struct hp_index index = hp_file_index(view, file);
-	uint64_t present = 0, unpromised;
-
-	hp_reserve_count(view, file, &unpromised);
-	for (uint32_t page = 0; page < file->most_pages; page++) {
-		hp_frame_id frame = hp_index_lookup(index, page);
-
-		if ((frame != HP_NO_FRAME) != hp_reserve_is_taken(view, file, page))
-			return hp_fail(error, -EUCLEAN, HP_LIMIT_NONE,
-			               "file %u page %u: its token and its presence differ", number, page);
-		if (frame == HP_NO_FRAME)
-			continue;
-		if (page >= atomic_load(&file->pages))
-			return hp_fail(error, -EUCLEAN, HP_LIMIT_NONE, "file %u: page %u is beyond its end", number,
-			               page);
-		present++;
-		if (hp_frame_load(&view->frames[frame]) != hp_frame_word(HP_FRAME_USED, number, page))
-			return hp_fail(error, -EUCLEAN, HP_LIMIT_NONE,
-			               "file %u page %u: frame %u does not say that it is here", number, page, frame);
-	}
-	if (present != atomic_load(&file->present) || unpromised)
-		return hp_fail(error, -EUCLEAN, HP_LIMIT_NONE,
-		               "file %u: %lu pages present and its record says %u; %lu taken unpromised", number,
-		               present, atomic_load(&file->present), unpromised);
-	return 0;
-}
-
-static int check(struct hp_thread *t, hp_error *error)
-{
-	struct hp_pool_view *view = t->pool;
-	uint64_t present = 0, used = 0;
-	uint32_t live = 0;
-
-	for (uint32_t number = 1; number < records_used(view); number++) {
-		struct hp_file_record *file = hp_file_at(view, number);
-		int result;
-
-		if (!atomic_load(&file->generation))
-			continue;
-		result = check_file(view, number, error);
-		if (result)
-			return result;
-		present += atomic_load(&file->present);
-		live++;
-	}
-	for (hp_frame_id frame = 0; frame < view->shared->regions * HP_REGION_FRAMES; frame++) {
-		uint64_t word = hp_frame_load(&view->frames[frame]);
-
-		used += hp_frame_state(word) == HP_FRAME_USED && hp_frame_owner(word) != HP_OWNER_EXTENT;
-	}
-	if (used != present || live != atomic_load(&view->shared->files.live))
-		return hp_fail(error, -EUCLEAN, HP_LIMIT_NONE,
-		               "files: %lu pages present and %lu frames used; %u files and the table says %u", present,
-		               used, live, atomic_load(&view->shared->files.live));
-	return 0;
-}
-
 static uint64_t reserved(struct hp_thread *t)
 {
 	uint64_t sum = 0, unpromised;
 
 	for (uint32_t number = 1; number < records_used(t->pool); number++) {
-		struct hp_file_record *file = hp_file_at(t->pool, number);
-
-		if (!get_unless_zero(&file->refs))
+		if (!hp_file_get_live(t->pool, number))
 			continue;
-		sum += hp_reserve_count(t->pool, file, &unpromised);
+		sum += hp_reserve_count(t->pool, hp_file_at(t->pool, number), &unpromised);
 		hp_file_put(t, number);
 	}
 	return sum;
 }
 
-/* The size was changed and what lies beyond it not taken away: the lock's repair routine does that. */
-static void recover(struct hp_thread *t, const struct hp_intent *intent)
-{
-	uint32_t number = intent->object;
-	struct hp_file_use use;
-
-	if (atomic_load(&intent->kind) != HP_INTENT_TRUNCATE || number == 0 || number >= records_used(t->pool))
-		return;
-	use = (struct hp_file_use){hp_file_at(t->pool, number), number};
-	if (!get_unless_zero(&use.record->refs))
-		return;
-	hp_file_write_lock(t, use);
-	hp_file_write_unlock(t, use);
-	hp_file_put(t, number);
-}
-
 const struct hp_pool_hooks hp_file_hooks = {
-	.reserved = reserved, .recover = recover, .reap = reap, .in_use = in_use, .check = check};
+	.reserved = reserved, .recover = hp_file_recover, .reap = reap, .in_use = in_use, .check = hp_files_check};

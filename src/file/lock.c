@@ -16,3 +16,15 @@ void hp_file_fork_unlock(struct hp_thread *t, struct hp_file_use use)
 	else
 		hp_biased_read_unlock(&use.record->lock, &t->locker);
 }
+
+void hp_file_modify_lock_at(struct hp_thread *t, struct hp_file_use use, uint32_t mappings_point, uint32_t point)
+{
+	hp_mutex_lock_at(&use.record->vma_lock, &t->locker, HP_CLASS_FILE_MAPPINGS, mappings_point);
+	hp_biased_write_lock_at(&use.record->lock, &t->locker, point);
+}
+
+void hp_file_modify_unlock(struct hp_thread *t, struct hp_file_use use)
+{
+	hp_biased_write_unlock(&use.record->lock, &t->locker);
+	hp_mutex_unlock(&use.record->vma_lock, &t->locker);
+}

@@ -21,9 +21,12 @@ static _Atomic uint32_t *places_of(const struct hp_pool_view *view, const struct
 	return hp_pages_at(&view->pages, file->place_run);
 }
 
+/* Of which the file has some. */
 static uint32_t pages_in_chunk(const struct hp_file_record *file, uint32_t chunk)
 {
-	return (uint32_t)hp_min(HP_REGION_FRAMES, file->most_pages - (uint64_t)chunk * HP_REGION_FRAMES);
+	uint32_t before = chunk * HP_REGION_FRAMES, pages = atomic_load(&file->pages);
+
+	return pages > before ? (uint32_t)hp_min(HP_REGION_FRAMES, pages - before) : 1;
 }
 
 /* Finds a place for a chunk: after the one before it if that is free, so that both can be mapped in one piece. */
@@ -71,10 +74,18 @@ void hp_place_drop(struct hp_thread *t, struct hp_file_use use)
 {
 	_Atomic uint32_t *place = places_of(t->pool, use.record);
 
-	for (uint32_t chunk = 0; chunk < chunks_of(use.record->most_pages); chunk++) {
+	for (uint32_t chunk = 0; chunk < chunks_of(atomic_load(&use.record->reach)); chunk++) {
 		uint32_t value = atomic_load_explicit(&place[chunk], memory_order_relaxed);
 
-		if (value && value != NOWHERE && pages_in_chunk(use.record, chunk) == HP_REGION_FRAMES)
+		if (value && value != NOWHERE)
 			hp_region_unclaim(t, use.number, value - 1);
 	}
+}
+
+void hp_place_forget(struct hp_thread *t, struct hp_file_use use, uint32_t page)
+{
+	uint32_t value = atomic_exchange(&places_of(t->pool, use.record)[page / HP_REGION_FRAMES], 0);
+
+	if (value && value != NOWHERE)
+		hp_region_unclaim(t, use.number, value - 1);
 }

@@ -14,6 +14,8 @@
 uint64_t hp_place_bytes(uint32_t pages);
 /* The frame that a page should have, or HP_NO_FRAME. Signal safe. */
 hp_frame_id hp_place_hint(struct hp_thread *t, struct hp_file_use use, uint32_t page);
+/* The GiB of a page, of which the file has nothing yet, gets another place. The file lock is held for writing. */
+void hp_place_forget(struct hp_thread *t, struct hp_file_use use, uint32_t page);
 /* The file goes: gives up its claims. */
 void hp_place_drop(struct hp_thread *t, struct hp_file_use use);
 

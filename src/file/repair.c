@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What becomes of a file when the owner of one of its locks died inside. Reservations need no repair: a page's promise is
- * one bit, and what was committed and not marked is missing from the free frames until the pool's next recovery.
+ * What becomes of a file when the owner of one of its locks died inside. Reservations need no repair: a page's promise
+ * is one bit, and what was committed and not marked is missing from the free frames until the pool's next recovery.
  */
 #include "file/lock.h"
 #include "file/reserve.h"
@@ -14,15 +14,14 @@ static struct hp_file_use file_of(const struct hp_pool_view *view, const void *l
 	return (struct hp_file_use){hp_file_at(view, number), number};
 }
 
-/* The dead writer may have been waiting for readers, or in the middle of cutting the file. */
+/*
+ * The dead writer may have been waiting for readers. What it was in the middle of taking away is in its intents, and is
+ * taken away again before the file grows.
+ */
 static void repair_file(const struct hp_locker *who, void *lock, hp_owner dead)
 {
-	struct hp_thread *t = hp_thread_of(who);
-	struct hp_file_use use = file_of(t->pool, lock);
-
 	(void)dead;
-	hp_biased_revoke(&use.record->lock, who);
-	hp_file_cut_locked(t, use);
+	hp_biased_revoke(&file_of(hp_thread_of(who)->pool, lock).record->lock, who);
 }
 
 static void repair_mappings(const struct hp_locker *who, void *lock, hp_owner dead)

@@ -3,6 +3,8 @@
 
 #include "base/bitmap.h"
 #include "pool/extent.h"
+#include "pool/hole.h"
+#include "pool/tenant.h"
 
 #include <errno.h>
 
@@ -13,14 +15,12 @@ struct maps {
 
 static struct maps maps_of(const struct hp_pool_view *view, const struct hp_file_record *file)
 {
-	uint64_t *run = hp_pages_at(&view->pages, file->reserve_run);
-
-	return (struct maps){run, (_Atomic uint64_t *)(run + hp_bitmap_words(file->most_pages))};
+	return (struct maps){hp_pages_at(&view->pages, file->promised_run), hp_pages_at(&view->pages, file->taken_run)};
 }
 
 uint64_t hp_reserve_bytes(uint32_t pages)
 {
-	return 2 * hp_bitmap_words(pages) * sizeof(uint64_t);
+	return hp_bitmap_words(pages) * sizeof(uint64_t);
 }
 
 /* One for each file, or by tuning one for all. */
@@ -32,31 +32,41 @@ static struct hp_mutex *lock_of(struct hp_thread *t, struct hp_file_record *file
 
 /*
  * Marks what is not promised yet, for which `*committed` frames are committed already; takes more if they are too few,
- * and leaves in it what is too much. -ENOMEM: nothing is marked, and so many are missing.
+ * and leaves in it what is too much. -ENOMEM: nothing is marked, and so many are missing; -EDQUOT: the tenant's limit.
  */
 static int promise_locked(struct hp_thread *t, struct hp_file_use use, uint32_t first, uint32_t pages,
                           uint64_t *committed, uint64_t *missing)
 {
 	struct maps maps = maps_of(t->pool, use.record);
 	uint64_t needed = pages - hp_bitmap_count(maps.promised, first, pages);
+	int result = hp_tenant_charge(t, use.record->tenant, needed, committed, missing);
 
-	*missing = needed > *committed ? needed - *committed : 0;
-	if (*missing && hp_commit(t->pool, *missing))
-		return -ENOMEM;
-	*committed += *missing;
-	if (!needed)
-		return 0;
+	if (result)
+		*missing = result == -EDQUOT ? needed : *missing;
+	if (result || !needed)
+		return result;
 	hp_intent_begin(t->intents, HP_INTENT_RESERVE, use.number, first, pages);
 	hp_bitmap_set(maps.promised, first, pages);
-	*committed -= needed;
 	hp_intent_end(t->intents);
 	return 0;
+}
+
+/* A tenant's limit is reached: what dead processes and homeless holes have of it is given back. */
+static void take_back(struct hp_thread *t, const sigset_t *outside)
+{
+	sigset_t blocked;
+
+	pthread_sigmask(SIG_SETMASK, outside, &blocked);
+	hp_pool_reap(t);
+	hp_holes_settle(t);
+	hp_signals_restore(&blocked);
 }
 
 int hp_reserve_promise(struct hp_thread *t, struct hp_file_use use, uint32_t first, uint32_t pages,
                        const sigset_t *outside, hp_error *error)
 {
 	uint64_t committed = 0, missing;
+	bool looked = false;
 	sigset_t blocked;
 	int result;
 
@@ -64,7 +74,14 @@ int hp_reserve_promise(struct hp_thread *t, struct hp_file_use use, uint32_t fir
 		hp_mutex_lock(lock_of(t, use.record), &t->locker, HP_CLASS_RESERVE);
 		result = promise_locked(t, use, first, pages, &committed, &missing);
 		hp_mutex_unlock(lock_of(t, use.record), &t->locker);
-		if (!result)
+		if (result == -EDQUOT && !looked) {
+			looked = true;
+			take_back(t, outside);
+			continue;
+		}
+		if (result == -EDQUOT)
+			hp_tenant_explain(t->pool, use.record->tenant, missing, error);
+		if (result != -ENOMEM)
 			break;
 		/* The slow way may wait, and may destroy other files, so it runs without the lock. What it gets is
 		 * kept. */
@@ -119,7 +136,7 @@ uint64_t hp_reserve_count(const struct hp_pool_view *view, const struct hp_file_
 	uint64_t reserved = 0;
 
 	*unpromised = 0;
-	for (uint64_t word = 0; word < hp_bitmap_words(file->most_pages); word++) {
+	for (uint64_t word = 0; word < hp_bitmap_words(atomic_load(&file->reach)); word++) {
 		uint64_t taken = atomic_load_explicit(&maps.taken[word], memory_order_relaxed);
 
 		reserved += (uint64_t)__builtin_popcountll(maps.promised[word] & ~taken);
@@ -128,22 +145,24 @@ uint64_t hp_reserve_count(const struct hp_pool_view *view, const struct hp_file_
 	return reserved;
 }
 
-void hp_reserve_cut(struct hp_thread *t, struct hp_file_record *file, uint32_t first)
+void hp_reserve_drop(struct hp_thread *t, struct hp_file_record *file, uint32_t first, uint32_t pages)
 {
 	struct maps maps = maps_of(t->pool, file);
-	uint64_t dropped = 0;
+	uint64_t dropped = 0, end = hp_min((uint64_t)first + pages, atomic_load(&file->reach));
 
+	if (first >= end)
+		return;
 	hp_mutex_lock(lock_of(t, file), &t->locker, HP_CLASS_RESERVE);
-	for (uint64_t word = first / 64; word < hp_bitmap_words(file->most_pages); word++) {
-		uint64_t tail = hp_bitmap_mask(word, first, file->most_pages - first);
+	for (uint64_t word = first / 64; word < hp_bitmap_words(end); word++) {
+		uint64_t inside = hp_bitmap_mask(word, first, end - first);
 		uint64_t taken = atomic_load_explicit(&maps.taken[word], memory_order_acquire);
 
-		dropped += (uint64_t)__builtin_popcountll(maps.promised[word] & ~taken & tail);
-		maps.promised[word] &= taken | ~tail;
+		dropped += (uint64_t)__builtin_popcountll(maps.promised[word] & ~taken & inside);
+		maps.promised[word] &= taken | ~inside;
 	}
 	hp_mutex_unlock(lock_of(t, file), &t->locker);
 	if (dropped)
-		hp_pool_unpromise(t->pool, dropped);
+		hp_tenant_uncharge(t, file->tenant, dropped);
 }
 
 void hp_reserve_forget(struct hp_thread *t, struct hp_file_record *file, uint32_t first, uint32_t pages)

@@ -16,6 +16,7 @@
 
 #include "file/file.h"
 
+/* Of each of the two maps. */
 uint64_t hp_reserve_bytes(uint32_t pages);
 
 /*
@@ -28,9 +29,9 @@ int hp_reserve_promise(struct hp_thread *t, struct hp_file_use use, uint32_t fir
 uint32_t hp_reserve_take(struct hp_thread *t, struct hp_file_record *file, uint32_t first, uint32_t pages);
 /* Gives tokens back unused. Signal safe. */
 void hp_reserve_untake(struct hp_thread *t, struct hp_file_record *file, uint32_t first, uint32_t pages);
-/* Gives up what is promised and not taken from page `first` to the end. */
-void hp_reserve_cut(struct hp_thread *t, struct hp_file_record *file, uint32_t first);
-/* Pages that were present have lost their frames. The file lock is held for writing. */
+/* Gives up what is promised and not taken of a range. */
+void hp_reserve_drop(struct hp_thread *t, struct hp_file_record *file, uint32_t first, uint32_t pages);
+/* Pages that had frames have lost them, and are promised to nobody. The file lock is held for writing. */
 void hp_reserve_forget(struct hp_thread *t, struct hp_file_record *file, uint32_t first, uint32_t pages);
 
 /* All pages of a range are. */

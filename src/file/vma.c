@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "file/lock.h"
+#include "file/remove.h"
 
 #include "base/error.h"
 
@@ -42,26 +43,40 @@ static uint32_t make_record(struct hp_thread *t, uint32_t file, const struct hp_
 	vma->file = file;
 	vma->first = facts->first;
 	vma->pages = facts->pages;
+	vma->reach = facts->reach;
 	vma->prot = facts->prot;
 	vma->flags = facts->flags;
 	vma->address = facts->address;
 	return number;
 }
 
-/* From here on the file cannot be cut below the mapping's end. False: it has been. */
-static bool enter_locked(struct hp_pool_view *view, struct hp_file_use use, uint32_t number, uint32_t process)
+/* Has what lies before page `end` again. */
+static void extend(struct hp_vma_record *vma, uint32_t end)
+{
+	uint32_t most = end > vma->first ? (uint32_t)hp_min(end - vma->first, vma->pages) : 0;
+
+	vma->reach = vma->reach > most ? vma->reach : most;
+}
+
+/* False: the file has been cut below the mapping's end. One that was there before may be in that state. */
+static bool enter_locked(struct hp_pool_view *view, struct hp_file_use use, uint32_t number, uint32_t process,
+                         bool is_new)
 {
 	struct hp_vma_record *vma = hp_vma_at(view, number);
 
-	if ((uint64_t)vma->first + vma->pages > atomic_load(&use.record->pages))
+	if (is_new && (uint64_t)vma->first + vma->pages > atomic_load(&use.record->pages))
 		return false;
+	/* What is inside of the file is the mapping's, also where its process has not heard of it yet. */
+	extend(vma, atomic_load(&use.record->pages));
 	hp_file_get(view, use.number);
 	atomic_store(&vma->process, process);
 	link_locked(view, use.record, number);
 	return true;
 }
 
-static int add(struct hp_thread *t, uint32_t file, const struct hp_vma_record *facts, bool forked, uint32_t *number)
+enum kind { NEW, PIECE, FORKED };
+
+static int add(struct hp_thread *t, uint32_t file, const struct hp_vma_record *facts, enum kind kind, uint32_t *number)
 {
 	struct hp_file_use use = {hp_file_at(t->pool, file), file};
 	bool inside;
@@ -70,10 +85,10 @@ static int add(struct hp_thread *t, uint32_t file, const struct hp_vma_record *f
 	if (!*number)
 		return -ENOMEM;
 	hp_mutex_lock(&use.record->vma_lock, &t->locker, HP_CLASS_FILE_MAPPINGS);
-	if (forked)
+	if (kind == FORKED)
 		hp_file_fork_lock(t, use);
-	inside = enter_locked(t->pool, use, *number, atomic_load(&facts->process));
-	if (forked)
+	inside = enter_locked(t->pool, use, *number, atomic_load(&facts->process), kind == NEW);
+	if (kind == FORKED)
 		hp_file_fork_unlock(t, use);
 	hp_mutex_unlock(&use.record->vma_lock, &t->locker);
 	if (inside)
@@ -85,19 +100,24 @@ static int add(struct hp_thread *t, uint32_t file, const struct hp_vma_record *f
 
 int hp_vma_add(struct hp_thread *t, uint32_t file, const struct hp_vma_record *facts, uint32_t *number)
 {
-	return add(t, file, facts, false, number);
+	return add(t, file, facts, NEW, number);
+}
+
+int hp_vma_add_piece(struct hp_thread *t, uint32_t file, const struct hp_vma_record *facts, uint32_t *number)
+{
+	return add(t, file, facts, PIECE, number);
 }
 
 int hp_vma_add_forked(struct hp_thread *t, uint32_t file, const struct hp_vma_record *facts, uint32_t *number)
 {
-	return add(t, file, facts, true, number);
+	return add(t, file, facts, FORKED, number);
 }
 
 void hp_vma_remove(struct hp_thread *t, uint32_t number)
 {
 	struct hp_pool_view *view = t->pool;
 	struct hp_vma_record *vma = hp_vma_at(view, number);
-	uint32_t file = vma->file;
+	uint32_t file = vma->file, first = vma->first, end = first + vma->pages;
 	struct hp_file_record *record = hp_file_at(view, file);
 
 	hp_mutex_lock(&record->vma_lock, &t->locker, HP_CLASS_FILE_MAPPINGS);
@@ -107,17 +127,53 @@ void hp_vma_remove(struct hp_thread *t, uint32_t number)
 
 	atomic_store(&vma->process, 0);
 	hp_table_give(&view->shared->vmas, view->vmas, HP_VMA_RECORD_SIZE, number, &t->locker);
+	hp_file_reclaim(t, (struct hp_file_use){record, file}, first, end);
 	hp_file_put(t, file);
 }
 
-bool hp_vma_covers_locked(const struct hp_pool_view *view, const struct hp_file_record *file, uint32_t end)
+uint32_t hp_vma_span_locked(const struct hp_pool_view *view, const struct hp_file_record *file, uint32_t page,
+                            uint32_t end, bool *mapped)
 {
-	if (atomic_load(&file->unlisted) > end)
-		return true;
+	uint32_t unlisted = atomic_load(&file->unlisted), covered = unlisted > page ? unlisted : page, next = end;
+
+	for (uint32_t number = file->vma_head; number; number = hp_vma_at(view, number)->next) {
+		const struct hp_vma_record *vma = hp_vma_at(view, number);
+
+		if (vma->first > page)
+			next = vma->first < next ? vma->first : next;
+		else if (vma->first + vma->reach > covered)
+			covered = vma->first + vma->reach;
+	}
+	*mapped = covered > page;
+	return *mapped && covered < end ? covered : *mapped ? end : next;
+}
+
+void hp_vma_tell_locked(const struct hp_pool_view *view, const struct hp_file_record *file, uint32_t page)
+{
+	for (uint32_t number = file->vma_head; number; number = hp_vma_at(view, number)->next) {
+		const struct hp_vma_record *vma = hp_vma_at(view, number);
+
+		if (vma->first + vma->pages > page)
+			atomic_store(&view->processes.record[atomic_load(&vma->process)].behind, 1);
+	}
+}
+
+void hp_vma_extend_locked(const struct hp_pool_view *view, const struct hp_file_record *file, uint32_t end)
+{
 	for (uint32_t number = file->vma_head; number; number = hp_vma_at(view, number)->next)
-		if ((uint64_t)hp_vma_at(view, number)->first + hp_vma_at(view, number)->pages > end)
-			return true;
-	return false;
+		extend(hp_vma_at(view, number), end);
+}
+
+void hp_vma_wait_locked(struct hp_thread *t, const struct hp_file_record *file)
+{
+	if (t->pool->shared->file_lock != HP_FILE_LOCK_VMA)
+		return;
+	for (uint32_t number = file->vma_head; number; number = hp_vma_at(t->pool, number)->next) {
+		struct hp_rwsem *lock = &hp_vma_at(t->pool, number)->lock;
+
+		hp_rwsem_write_lock(lock, &t->locker, HP_CLASS_MAPPING);
+		hp_rwsem_write_unlock(lock, &t->locker);
+	}
 }
 
 static uint32_t records_used(const struct hp_pool_view *view)

@@ -18,6 +18,7 @@ struct hp_vma_record {
 	uint32_t prot, flags;
 	uint64_t address; /* in its process */
 	uint32_t listed;  /* in the file's list, or about to be; under the file's vma_lock */
+	uint32_t reach;   /* pages that it may have mapped: no fewer than the file has of them; under vma_lock */
 	struct hp_rwsem lock __attribute__((aligned(HP_CACHE_LINE))); /* with file_lock=vma: file/lock.h */
 };
 
@@ -33,12 +34,23 @@ static inline struct hp_vma_record *hp_vma_at(const struct hp_pool_view *view, u
  * meanwhile.
  */
 int hp_vma_add(struct hp_thread *t, uint32_t file, const struct hp_vma_record *facts, uint32_t *number);
+/* The same for a part of a mapping that is in the list: the file may end before it. */
+int hp_vma_add_piece(struct hp_thread *t, uint32_t file, const struct hp_vma_record *facts, uint32_t *number);
 /* The same for a child that is about to be forked: under the file lock, as file_lock says. Signals are blocked. */
 int hp_vma_add_forked(struct hp_thread *t, uint32_t file, const struct hp_vma_record *facts, uint32_t *number);
 void hp_vma_remove(struct hp_thread *t, uint32_t vma);
 
-/* A mapping reaches beyond the page `end` of a file. Under its vma_lock. */
-bool hp_vma_covers_locked(const struct hp_pool_view *view, const struct hp_file_record *file, uint32_t end);
+/* -- under the file's vma_lock ----------------------------------------------------------------------------------- */
+
+/* How far from `page` on, up to `end`, all pages are mapped by somebody, or none is: *mapped says which. */
+uint32_t hp_vma_span_locked(const struct hp_pool_view *view, const struct hp_file_record *file, uint32_t page,
+                            uint32_t end, bool *mapped);
+/* Processes that map pages from `page` on hear of it at their next call. */
+void hp_vma_tell_locked(const struct hp_pool_view *view, const struct hp_file_record *file, uint32_t page);
+/* Mappings that reach beyond the end have what lies before page `end` again. */
+void hp_vma_extend_locked(const struct hp_pool_view *view, const struct hp_file_record *file, uint32_t end);
+/* Waits until no fault runs any more that began before: with file_lock=vma, where the file lock says nothing of them. */
+void hp_vma_wait_locked(struct hp_thread *t, const struct hp_file_record *file);
 /* The owner of a file's vma_lock died: makes the list anew from the records. */
 void hp_vma_repair_list(struct hp_pool_view *view, uint32_t file);
 

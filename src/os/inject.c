@@ -75,11 +75,25 @@ static int inject_segment_punch(struct hp_os *os, hp_segment segment, uint64_t o
 	return error ? error : inner_of(os)->ops->segment_punch(inner_of(os), segment, offset, length);
 }
 
+static int inject_segment_renew(struct hp_os *os, hp_segment segment, uint64_t offset, uint64_t length)
+{
+	int error = check(os, HP_CALL_SEGMENT_RENEW);
+
+	return error ? error : inner_of(os)->ops->segment_renew(inner_of(os), segment, offset, length);
+}
+
 static int inject_reserve(struct hp_os *os, uint64_t length, uint64_t align, uint64_t skew, void **address)
 {
 	int error = check(os, HP_CALL_RESERVE);
 
 	return error ? error : inner_of(os)->ops->reserve(inner_of(os), length, align, skew, address);
+}
+
+static int inject_reserve_at(struct hp_os *os, void *address, uint64_t length)
+{
+	int error = check(os, HP_CALL_RESERVE_AT);
+
+	return error ? error : inner_of(os)->ops->reserve_at(inner_of(os), address, length);
 }
 
 static int inject_vacate(struct hp_os *os, void *address, uint64_t length)
@@ -111,11 +125,53 @@ static int inject_move(struct hp_os *os, void *from, void *to, uint64_t length)
 	return error ? error : inner_of(os)->ops->move(inner_of(os), from, to, length);
 }
 
+static int inject_end(struct hp_os *os, void *address, uint64_t length, hp_segment control, uint64_t control_size)
+{
+	int error = check(os, HP_CALL_END);
+
+	return error ? error : inner_of(os)->ops->end(inner_of(os), address, length, control, control_size);
+}
+
+static int inject_protect(struct hp_os *os, void *address, uint64_t length, unsigned prot)
+{
+	int error = check(os, HP_CALL_PROTECT);
+
+	return error ? error : inner_of(os)->ops->protect(inner_of(os), address, length, prot);
+}
+
+static int inject_anonymous(struct hp_os *os, void *address, uint64_t length, unsigned prot, hp_backing backing)
+{
+	int error = check(os, HP_CALL_ANONYMOUS);
+
+	return error ? error : inner_of(os)->ops->anonymous(inner_of(os), address, length, prot, backing);
+}
+
+static int inject_hold(struct hp_os *os, uint64_t length, hp_backing backing, void **address)
+{
+	int error = check(os, HP_CALL_HOLD);
+
+	return error ? error : inner_of(os)->ops->hold(inner_of(os), length, backing, address);
+}
+
+static int inject_keep_from_children(struct hp_os *os, void *address, uint64_t length)
+{
+	int error = check(os, HP_CALL_KEEP_FROM_CHILDREN);
+
+	return error ? error : inner_of(os)->ops->keep_from_children(inner_of(os), address, length);
+}
+
 static int inject_populate(struct hp_os *os, void *address, uint64_t length)
 {
 	int error = check(os, HP_CALL_POPULATE);
 
 	return error ? error : inner_of(os)->ops->populate(inner_of(os), address, length);
+}
+
+static int inject_touch(struct hp_os *os, void *address, uint64_t length)
+{
+	int error = check(os, HP_CALL_TOUCH);
+
+	return error ? error : inner_of(os)->ops->touch(inner_of(os), address, length);
 }
 
 static int inject_collapse(struct hp_os *os, void *address, uint64_t length)
@@ -128,6 +184,16 @@ static int inject_collapse(struct hp_os *os, void *address, uint64_t length)
 static void inject_zero(struct hp_os *os, void *address, uint64_t length)
 {
 	inner_of(os)->ops->zero(inner_of(os), address, length);
+}
+
+static void inject_load(struct hp_os *os, const void *address, void *to, uint64_t length)
+{
+	inner_of(os)->ops->load(inner_of(os), address, to, length);
+}
+
+static void inject_store(struct hp_os *os, void *address, const void *from, uint64_t length)
+{
+	inner_of(os)->ops->store(inner_of(os), address, from, length);
 }
 
 static uint64_t inject_max_map_count(struct hp_os *os)
@@ -157,14 +223,24 @@ static const struct hp_os_ops inject_ops = {
 	.segment_create = inject_segment_create,
 	.segment_destroy = inject_segment_destroy,
 	.segment_punch = inject_segment_punch,
+	.segment_renew = inject_segment_renew,
 	.reserve = inject_reserve,
+	.reserve_at = inject_reserve_at,
 	.vacate = inject_vacate,
 	.map = inject_map,
 	.unmap = inject_unmap,
 	.move = inject_move,
+	.end = inject_end,
+	.protect = inject_protect,
+	.anonymous = inject_anonymous,
+	.hold = inject_hold,
+	.keep_from_children = inject_keep_from_children,
 	.populate = inject_populate,
+	.touch = inject_touch,
 	.collapse = inject_collapse,
 	.zero = inject_zero,
+	.load = inject_load,
+	.store = inject_store,
 	.max_map_count = inject_max_map_count,
 	.hugetlb_available = inject_hugetlb_available,
 	.memory_room = inject_memory_room,
@@ -177,12 +253,20 @@ static const char *const call_names[HP_CALL_COUNT] = {
 	[HP_CALL_SEGMENT_CREATE] = "segment_create",
 	[HP_CALL_SEGMENT_DESTROY] = "segment_destroy",
 	[HP_CALL_SEGMENT_PUNCH] = "segment_punch",
+	[HP_CALL_SEGMENT_RENEW] = "segment_renew",
 	[HP_CALL_RESERVE] = "reserve",
+	[HP_CALL_RESERVE_AT] = "reserve_at",
 	[HP_CALL_VACATE] = "vacate",
 	[HP_CALL_MAP] = "map",
 	[HP_CALL_UNMAP] = "unmap",
 	[HP_CALL_MOVE] = "move",
+	[HP_CALL_END] = "end",
+	[HP_CALL_PROTECT] = "protect",
+	[HP_CALL_ANONYMOUS] = "anonymous",
+	[HP_CALL_HOLD] = "hold",
+	[HP_CALL_KEEP_FROM_CHILDREN] = "keep_from_children",
 	[HP_CALL_POPULATE] = "populate",
+	[HP_CALL_TOUCH] = "touch",
 	[HP_CALL_COLLAPSE] = "collapse",
 };
 

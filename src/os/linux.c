@@ -15,6 +15,12 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
+#ifndef MAP_HUGE_2MB
+#define MAP_HUGE_2MB (21 << 26)
+#endif
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -44,8 +50,9 @@ static int linux_map(struct hp_os *os, void *address, uint64_t length, unsigned 
                      uint64_t offset, unsigned flags)
 {
 	int saved_errno = errno;
-	int how = MAP_SHARED | (flags & HP_OS_MAP_REPLACE ? MAP_FIXED : MAP_FIXED_NOREPLACE) |
-	          (flags & HP_OS_MAP_POPULATE ? MAP_POPULATE : 0);
+	int how = (flags & HP_OS_MAP_PRIVATE ? MAP_PRIVATE : MAP_SHARED) |
+	          (flags & HP_OS_MAP_REPLACE ? MAP_FIXED : MAP_FIXED_NOREPLACE) |
+	          (flags & HP_OS_MAP_POPULATE ? MAP_POPULATE : 0) | (flags & HP_OS_MAP_UNRESERVED ? MAP_NORESERVE : 0);
 	void *mapped = mmap(address, length, to_prot(prot), how, segment, (off_t)offset);
 
 	if (mapped != MAP_FAILED && mapped != address) { /* a kernel that takes NOREPLACE for a hint */
@@ -71,9 +78,29 @@ static int linux_move(struct hp_os *os, void *from, void *to, uint64_t length)
 	return result_of(moved == MAP_FAILED ? -1 : 0, saved_errno);
 }
 
+/* Readable and writable: of an inaccessible mapping an access would be SIGSEGV, end or not. */
+static int linux_end(struct hp_os *os, void *address, uint64_t length, hp_segment control, uint64_t control_size)
+{
+	int saved_errno = errno;
+	void *mapped = mmap(address, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, control,
+	                    (off_t)hp_align_up(control_size, HP_BASE_PAGE_SIZE));
+
+	return result_of(mapped == MAP_FAILED ? -1 : 0, saved_errno);
+}
+
 static void linux_zero(struct hp_os *os, void *address, uint64_t length)
 {
 	hp_zero_stream(address, length);
+}
+
+static void linux_load(struct hp_os *os, const void *address, void *to, uint64_t length)
+{
+	memcpy(to, address, length);
+}
+
+static void linux_store(struct hp_os *os, void *address, const void *from, uint64_t length)
+{
+	memcpy(address, from, length);
 }
 
 /* -- the rest --------------------------------------------------------------------------------------------------- */
@@ -93,6 +120,11 @@ static int linux_populate(struct hp_os *os, void *address, uint64_t length)
 	return advise(address, length, MADV_POPULATE_WRITE);
 }
 
+static int linux_touch(struct hp_os *os, void *address, uint64_t length)
+{
+	return advise(address, length, MADV_POPULATE_READ);
+}
+
 static int linux_collapse(struct hp_os *os, void *address, uint64_t length)
 {
 	return advise(address, length, MADV_COLLAPSE);
@@ -107,9 +139,9 @@ static bool is_allowed_size(uint64_t size)
 }
 
 /*
- * Moves a descriptor to a high number. A program that closes all descriptors, as daemons do, closes ours too; the numbers
- * that it opens afterwards are low ones. So a later call of ours is EBADF, and not a mapping of somebody's file. Not higher
- * than that takes: every fork copies the table of descriptors up to the highest.
+ * Moves a descriptor to a high number. A program that closes all descriptors, as daemons do, closes ours too; the
+ * numbers that it opens afterwards are low ones. So a later call of ours is EBADF, and not a mapping of somebody's
+ * file. Not higher than that takes: every fork copies the table of descriptors up to the highest.
  */
 static int move_high(int fd)
 {
@@ -146,12 +178,14 @@ static int sized_memfd(const char *name, unsigned flags, uint64_t size)
 
 static int linux_segment_create(struct hp_os *os, hp_backing backing, uint64_t size, hp_segment *segment)
 {
-	int fd = backing == HP_BACKING_HUGETLB ? sized_memfd("hugepool", MFD_HUGETLB | MFD_HUGE_2MB, size)
-	                                       : sized_memfd("hugepool", 0, size);
+	bool hugetlb = backing == HP_BACKING_HUGETLB || backing == HP_BACKING_HUGETLB_1G;
+	unsigned kind = backing == HP_BACKING_HUGETLB ? MFD_HUGETLB | MFD_HUGE_2MB
+	                : hugetlb                     ? MFD_HUGETLB | MFD_HUGE_1GB
+	                                              : 0;
+	int fd = sized_memfd("hugepool", kind, size);
 
 	if (fd < 0) /* ENOENT, EINVAL, ENODEV: by age of the kernel, "no such page size" */
-		return backing == HP_BACKING_HUGETLB && (fd == -ENOENT || fd == -EINVAL || fd == -ENODEV) ? -ENOTSUP
-		                                                                                          : fd;
+		return hugetlb && (fd == -ENOENT || fd == -EINVAL || fd == -ENODEV) ? -ENOTSUP : fd;
 	*segment = fd;
 	return 0;
 }
@@ -169,6 +203,15 @@ static int linux_segment_punch(struct hp_os *os, hp_segment segment, uint64_t of
 
 	return result_of(fallocate(segment, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)length),
 	                 saved_errno);
+}
+
+/* A shared mapping of hugetlb reserves what its range has not got yet; the file keeps that when the mapping goes. */
+static int linux_segment_renew(struct hp_os *os, hp_segment segment, uint64_t offset, uint64_t length)
+{
+	int saved_errno = errno;
+	void *mapped = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, segment, (off_t)offset);
+
+	return result_of(mapped == MAP_FAILED ? -1 : munmap(mapped, length), saved_errno);
 }
 
 static int linux_control_create(struct hp_os *os, uint64_t size, void **address, hp_segment *handle)
@@ -218,12 +261,60 @@ static int linux_reserve(struct hp_os *os, uint64_t length, uint64_t align, uint
 	return 0;
 }
 
+static int linux_reserve_at(struct hp_os *os, void *address, uint64_t length)
+{
+	int saved_errno = errno;
+	void *mapped = mmap(address, length, PROT_NONE,
+	                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+
+	if (mapped != MAP_FAILED && mapped != address) { /* a kernel that takes NOREPLACE for a hint */
+		munmap(mapped, length);
+		errno = saved_errno;
+		return -EEXIST;
+	}
+	return result_of(mapped == MAP_FAILED ? -1 : 0, saved_errno);
+}
+
 static int linux_vacate(struct hp_os *os, void *address, uint64_t length)
 {
 	int saved_errno = errno;
 	void *mapped = mmap(address, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 
 	return result_of(mapped == MAP_FAILED ? -1 : 0, saved_errno);
+}
+
+static int linux_protect(struct hp_os *os, void *address, uint64_t length, unsigned prot)
+{
+	int saved_errno = errno;
+
+	return result_of(mprotect(address, length, to_prot(prot)), saved_errno);
+}
+
+static int linux_anonymous(struct hp_os *os, void *address, uint64_t length, unsigned prot, hp_backing backing)
+{
+	int saved_errno = errno, huge = backing == HP_BACKING_HUGETLB ? MAP_HUGETLB | MAP_HUGE_2MB : 0;
+	void *mapped = mmap(address, length, to_prot(prot), MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | huge, -1, 0);
+
+	if (mapped != MAP_FAILED && backing == HP_BACKING_THP)
+		madvise(address, length, MADV_HUGEPAGE); /* if not, then not */
+	return result_of(mapped == MAP_FAILED ? -1 : 0, saved_errno);
+}
+
+static int linux_hold(struct hp_os *os, uint64_t length, hp_backing backing, void **address)
+{
+	int saved_errno = errno;
+	void *mapped;
+
+	if (backing != HP_BACKING_HUGETLB)
+		return -ENOTSUP;
+	mapped = mmap(NULL, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | MAP_HUGE_2MB, -1, 0);
+	*address = mapped;
+	return result_of(mapped == MAP_FAILED ? -1 : 0, saved_errno);
+}
+
+static int linux_keep_from_children(struct hp_os *os, void *address, uint64_t length)
+{
+	return advise(address, length, MADV_DONTFORK);
 }
 
 /* A number from a file of /proc or /sys; `unknown` if it cannot be read. */
@@ -276,14 +367,24 @@ static const struct hp_os_ops linux_ops = {
 	.segment_create = linux_segment_create,
 	.segment_destroy = linux_segment_destroy,
 	.segment_punch = linux_segment_punch,
+	.segment_renew = linux_segment_renew,
 	.reserve = linux_reserve,
+	.reserve_at = linux_reserve_at,
 	.vacate = linux_vacate,
 	.map = linux_map,
 	.unmap = linux_unmap,
 	.move = linux_move,
+	.end = linux_end,
+	.protect = linux_protect,
+	.anonymous = linux_anonymous,
+	.hold = linux_hold,
+	.keep_from_children = linux_keep_from_children,
 	.populate = linux_populate,
+	.touch = linux_touch,
 	.collapse = linux_collapse,
 	.zero = linux_zero,
+	.load = linux_load,
+	.store = linux_store,
 	.max_map_count = linux_max_map_count,
 	.hugetlb_available = linux_hugetlb_available,
 	.memory_room = linux_memory_room,

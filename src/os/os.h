@@ -30,6 +30,13 @@ typedef int hp_segment;
 enum {
 	HP_OS_MAP_REPLACE = 1,  /* whatever is mapped there is replaced; otherwise an overlap is -EEXIST */
 	HP_OS_MAP_POPULATE = 2, /* enter present pages into the page table at once */
+	/* Copy on write: a store is seen through this mapping only. Of hugetlb, Linux reserves huge pages for all of the
+	 * mapping (-ENOMEM: the pool has none), gives it a page of its own also where it reads an absent one, and
+	 * drops its pages when the segment is punched. Moved only whole: of a part, Linux loses what was reserved for
+	 * the rest of the mapping until the next boot. */
+	HP_OS_MAP_PRIVATE = 4,
+	/* With PRIVATE: nothing is reserved for the copies. A store is SIGBUS when the pool is empty by then. */
+	HP_OS_MAP_UNRESERVED = 8,
 };
 
 struct hp_os_ops {
@@ -49,6 +56,9 @@ struct hp_os_ops {
 	int (*segment_destroy)(struct hp_os *os, hp_segment segment);
 	/* Gives the memory of a range back; later touches find zeroes. */
 	int (*segment_punch)(struct hp_os *os, hp_segment segment, uint64_t offset, uint64_t length);
+	/* Reserves the memory of a range again that was punched: a touch of it is then no SIGBUS. -ENOMEM: the kernel's
+	 * pool has none to promise; nothing is reserved then. Only hugetlb promises: other kinds answer 0. */
+	int (*segment_renew)(struct hp_os *os, hp_segment segment, uint64_t offset, uint64_t length);
 
 	/* -- addresses --------------------------------------------------------------------------------------- */
 
@@ -57,9 +67,12 @@ struct hp_os_ops {
 	 * least a frame. Replaced piecewise by map, emptied by vacate, given back by unmap.
 	 */
 	int (*reserve)(struct hp_os *os, uint64_t length, uint64_t align, uint64_t skew, void **address);
+	/* The same at an address of choice. -EEXIST: something is there. */
+	int (*reserve_at)(struct hp_os *os, void *address, uint64_t length);
 	/*
-	 * [signal] Maps a range of a segment at `address`, shared; prot as in hp_map, 0 for inaccessible. A map that
-	 * fails with REPLACE may have left a hole: what must not be lost is replaced with move.
+	 * [signal] Maps a range of a segment at `address`, shared unless PRIVATE; prot as in hp_map, 0 for
+	 * inaccessible. A map that fails with REPLACE may have left a hole: what must not be lost is replaced with
+	 * move.
 	 */
 	int (*map)(struct hp_os *os, void *address, uint64_t length, unsigned prot, hp_segment segment, uint64_t offset,
 	           unsigned flags);
@@ -69,15 +82,42 @@ struct hp_os_ops {
 	int (*unmap)(struct hp_os *os, void *address, uint64_t length);
 	/* [signal] Moves a mapping over another, atomically for all who look on. */
 	int (*move)(struct hp_os *os, void *from, void *to, uint64_t length);
+	/*
+	 * [signal] Replaces whatever is mapped there by addresses that lie beyond the end of the control memory: an
+	 * access is SIGBUS, a system call that is handed them answers EFAULT.
+	 */
+	int (*end)(struct hp_os *os, void *address, uint64_t length, hp_segment control, uint64_t control_size);
+	/* Changes the protection of a range of mapped pages; prot as in map. */
+	int (*protect)(struct hp_os *os, void *address, uint64_t length, unsigned prot);
+	/*
+	 * Private memory of the kernel's own, zero-filled, in the place of whatever is mapped there: hugetlb
+	 * (reserved, -ENOMEM: the pool has none), else of any page size.
+	 */
+	int (*anonymous)(struct hp_os *os, void *address, uint64_t length, unsigned prot, hp_backing backing);
+	/*
+	 * Takes an inaccessible range of addresses with so much of the kernel's pool reserved for it, which is free
+	 * again when it is unmapped. -ENOMEM: the pool has not as much. Backings that are not reserved have no such
+	 * range: -ENOTSUP.
+	 */
+	int (*hold)(struct hp_os *os, uint64_t length, hp_backing backing, void **address);
+	/* A fork child gets nothing mapped there. What replaces the mapping is inherited again. */
+	int (*keep_from_children)(struct hp_os *os, void *address, uint64_t length);
 
 	/* -- pages of a mapping ------------------------------------------------------------------------------ */
 
-	/* Allocates and enters writable pages. -ENOMEM the kernel has none; -EFAULT a control group's limit. */
+	/* Allocates and enters writable pages, also those that were punched. -ENOMEM the kernel has none; -EFAULT a
+	 * control group's limit, and on Linux also a pool that has none for a punched page that was not renewed. */
 	int (*populate)(struct hp_os *os, void *address, uint64_t length);
+	/* Enters the pages of a readable mapping into the page table, as reading a byte of each would: for page tables
+	 * to be shared again. Fails as populate does. */
+	int (*touch)(struct hp_os *os, void *address, uint64_t length);
 	/* Makes touched shared memory huge. -EINVAL, -ENOMEM, -EAGAIN: it stays in base pages. */
 	int (*collapse)(struct hp_os *os, void *address, uint64_t length);
 	/* [signal] Writes zeroes, past the caches. */
 	void (*zero)(struct hp_os *os, void *address, uint64_t length);
+	/* Copy bytes of mapped memory, of any length, to and from memory of the caller's. */
+	void (*load)(struct hp_os *os, const void *address, void *to, uint64_t length);
+	void (*store)(struct hp_os *os, void *address, const void *from, uint64_t length);
 
 	/* -- limits ------------------------------------------------------------------------------------------ */
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include "base/units.h"
 #include "os/sim_memory.h"
 
 #include <errno.h>
@@ -17,6 +18,8 @@
  *
  * A change of records ends by passing the gates of its places, as the kernel ends one by flushing TLBs: when map, unmap
  * or move returns, no touch uses the old record any more.
+ *
+ * While the record of a place is COPIED, its contents lie in sim->copies, in the frame with the place's number.
  */
 
 /* A record, from low to high: frame, segment, prot, state. All zero is unmapped. */
@@ -24,9 +27,13 @@
 #define RECORD_SEGMENT_SHIFT 32
 #define RECORD_SEGMENT_MASK UINT64_C(0xffff)
 #define RECORD_PROT_SHIFT 48
+#define RECORD_PROT_MASK (UINT64_C(3) << RECORD_PROT_SHIFT)
 #define RECORD_RESERVED (UINT64_C(1) << 50)
 #define RECORD_MAPPED (UINT64_C(1) << 51)
 #define RECORD_START (UINT64_C(1) << 52) /* a kernel mapping begins here: there are as many as mappings */
+#define RECORD_END (UINT64_C(1) << 53)   /* beyond the end of the control memory; it has no segment */
+#define RECORD_PRIVATE (UINT64_C(1) << 54)
+#define RECORD_COPIED (UINT64_C(1) << 55) /* its contents are not the segment's any more */
 
 #define PAGES_PER_FRAME (HP_FRAME_SIZE / HP_BASE_PAGE_SIZE)
 #define ADDRESS_BYTES_DEFAULT (UINT64_C(8) << 40)
@@ -62,6 +69,9 @@ struct sim {
 	unsigned closing;   /* by changes; segments destroyed and still mapped */
 	uint64_t hint;      /* by changes; the place after the last reservation */
 	uint64_t map_count; /* by changes */
+
+	struct sim_segment copies; /* made by the first private map */
+	struct sim_budget copies_budget;
 };
 
 struct range {
@@ -131,6 +141,8 @@ static int sim_segment_create(struct hp_os *os, hp_backing backing, uint64_t siz
 	struct sim *sim = sim_of(os);
 	uint64_t frames = size / HP_FRAME_SIZE;
 
+	if (backing == HP_BACKING_HUGETLB_1G)
+		backing = HP_BACKING_HUGETLB; /* of the same budget */
 	if (backing <= HP_BACKING_AUTO || backing > HP_BACKING_BASE || !frames || size % HP_FRAME_SIZE)
 		return -EINVAL;
 	if (frames > RECORD_FRAME_MASK)
@@ -175,6 +187,24 @@ static int sim_segment_punch(struct hp_os *os, hp_segment index, uint64_t offset
 	return error;
 }
 
+static int sim_segment_renew(struct hp_os *os, hp_segment index, uint64_t offset, uint64_t length)
+{
+	struct sim *sim = sim_of(os);
+	int error = 0;
+
+	pthread_mutex_lock(&sim->changes);
+	struct segment *segment = segment_find_locked(sim, index);
+	if (!segment)
+		error = -EBADF;
+	else if (!segment_has(segment, offset, length))
+		error = -EINVAL;
+	else if (segment->memory.backing == HP_BACKING_HUGETLB)
+		error = sim_frames_reserve(&segment->memory, &sim->budget, offset / HP_FRAME_SIZE,
+		                           length / HP_FRAME_SIZE);
+	pthread_mutex_unlock(&sim->changes);
+	return error;
+}
+
 /* ---- Records --------------------------------------------------------------------------------------------------- */
 
 static uint64_t place_of(const struct sim *sim, const void *address)
@@ -206,13 +236,13 @@ static hp_segment record_segment(uint64_t record)
 }
 
 /*
- * The record with its start bit as it has to be at the edge of a changed range. Mapped pieces, once apart, never join
- * again; reserved neighbours always do.
+ * The record with its start bit as it has to be at the edge of a changed range. Mapped pieces and those beyond the end,
+ * once apart, never join again; reserved neighbours always do.
  */
 static uint64_t record_at_edge(uint64_t before, uint64_t record)
 {
 	record &= ~RECORD_START;
-	if (record & RECORD_MAPPED || (record & RECORD_RESERVED && !(before & RECORD_RESERVED)))
+	if (record & (RECORD_MAPPED | RECORD_END) || (record & RECORD_RESERVED && !(before & RECORD_RESERVED)))
 		record |= RECORD_START;
 	return record;
 }
@@ -240,8 +270,30 @@ static void release_closing_locked(struct sim *sim)
 	}
 }
 
-/* Every change of records: gives a range the record, mapped frames counting up. Fails without any effect. */
-static int replace_locked(struct sim *sim, struct range range, uint64_t record)
+static void drop_copy_locked(struct sim *sim, uint64_t place)
+{
+	wait_for_touches(sim, (struct range){place, 1});
+	sim_frames_punch(&sim->copies, &sim->copies_budget, place, 1);
+}
+
+static void record_replace_locked(struct sim *sim, uint64_t place, uint64_t record)
+{
+	uint64_t old = record_at(sim, place);
+
+	if (old & RECORD_MAPPED)
+		sim->segments[record_segment(old)].mapped--;
+	if (record & RECORD_MAPPED)
+		sim->segments[record_segment(record)].mapped++;
+	record_set_locked(sim, place, record);
+	if (old & ~record & RECORD_COPIED)
+		drop_copy_locked(sim, place);
+}
+
+/*
+ * Every change of what is mapped: gives a range the record, mapped frames counting up. `copied` is 0, or the first
+ * place of a mapping whose copies have been taken along. Fails without any effect.
+ */
+static int replace_locked(struct sim *sim, struct range range, uint64_t record, uint64_t copied)
 {
 	uint64_t end = range.first + range.count;
 	uint64_t first = record_at_edge(record_at(sim, range.first - 1), record);
@@ -256,15 +308,11 @@ static int replace_locked(struct sim *sim, struct range range, uint64_t record)
 	sim->map_count = maps;
 
 	for (uint64_t i = 0; i < range.count; i++) {
-		uint64_t old = record_at(sim, range.first + i);
+		uint64_t mark = copied ? record_at(sim, copied + i) & RECORD_COPIED : 0;
 
-		if (old & RECORD_MAPPED)
-			sim->segments[record_segment(old)].mapped--;
-		record_set_locked(sim, range.first + i, (i ? record & ~RECORD_START : first) + i * step);
+		record_replace_locked(sim, range.first + i, ((i ? record & ~RECORD_START : first) + i * step) | mark);
 	}
 	record_set_locked(sim, end, next);
-	if (record & RECORD_MAPPED)
-		sim->segments[record_segment(record)].mapped += range.count;
 
 	wait_for_touches(sim, range);
 	release_closing_locked(sim);
@@ -317,11 +365,28 @@ static int sim_reserve(struct hp_os *os, uint64_t length, uint64_t align, uint64
 	uint64_t first = find_unmapped_locked(sim, sim->hint, sim->places, count, align, skew);
 	if (!first)
 		first = find_unmapped_locked(sim, 1, sim->hint, count, align, skew);
-	int error = first ? replace_locked(sim, (struct range){first, count}, RECORD_RESERVED) : -ENOMEM;
+	int error = first ? replace_locked(sim, (struct range){first, count}, RECORD_RESERVED, 0) : -ENOMEM;
 	if (!error) {
 		sim->hint = first + count;
 		*address = (void *)(sim->base + first * HP_FRAME_SIZE);
 	}
+	pthread_mutex_unlock(&sim->changes);
+	return error;
+}
+
+static int sim_reserve_at(struct hp_os *os, void *address, uint64_t length)
+{
+	struct sim *sim = sim_of(os);
+	struct range range;
+	int error = 0;
+
+	if (!range_of(sim, address, length, &range))
+		return -EINVAL;
+	pthread_mutex_lock(&sim->changes);
+	for (uint64_t i = 0; i < range.count && !error; i++)
+		error = record_at(sim, range.first + i) ? -EEXIST : 0;
+	if (!error)
+		error = replace_locked(sim, range, RECORD_RESERVED, 0);
 	pthread_mutex_unlock(&sim->changes);
 	return error;
 }
@@ -334,7 +399,7 @@ static int sim_vacate(struct hp_os *os, void *address, uint64_t length)
 	if (!range_of(sim, address, length, &range))
 		return -EINVAL;
 	pthread_mutex_lock(&sim->changes);
-	int error = replace_locked(sim, range, RECORD_RESERVED);
+	int error = replace_locked(sim, range, RECORD_RESERVED, 0);
 	pthread_mutex_unlock(&sim->changes);
 	return error;
 }
@@ -343,6 +408,8 @@ static int map_locked(struct sim *sim, struct range range, unsigned prot, hp_seg
                       unsigned flags)
 {
 	const struct segment *segment = segment_find_locked(sim, index);
+	uint64_t record = RECORD_MAPPED | (uint64_t)prot << RECORD_PROT_SHIFT |
+	                  (uint64_t)index << RECORD_SEGMENT_SHIFT | offset / HP_FRAME_SIZE;
 
 	if (!segment)
 		return -EBADF;
@@ -350,9 +417,12 @@ static int map_locked(struct sim *sim, struct range range, unsigned prot, hp_seg
 		return -EINVAL;
 	if (!(flags & HP_OS_MAP_REPLACE) && !is_unmapped_locked(sim, range))
 		return -EEXIST;
-	return replace_locked(sim, range,
-	                      RECORD_MAPPED | (uint64_t)prot << RECORD_PROT_SHIFT |
-	                              (uint64_t)index << RECORD_SEGMENT_SHIFT | offset / HP_FRAME_SIZE);
+	if (flags & HP_OS_MAP_PRIVATE) {
+		if (!sim->copies.frames && sim_segment_init(&sim->copies, HP_BACKING_BASE, sim->places))
+			return -ENOMEM;
+		record |= RECORD_PRIVATE;
+	}
+	return replace_locked(sim, range, record, 0);
 }
 
 static int sim_map(struct hp_os *os, void *address, uint64_t length, unsigned prot, hp_segment segment, uint64_t offset,
@@ -362,7 +432,7 @@ static int sim_map(struct hp_os *os, void *address, uint64_t length, unsigned pr
 	struct range range;
 
 	if (!range_of(sim, address, length, &range) || prot & ~(HP_PROT_READ | HP_PROT_WRITE) ||
-	    flags & ~(HP_OS_MAP_REPLACE | HP_OS_MAP_POPULATE))
+	    flags & ~(HP_OS_MAP_REPLACE | HP_OS_MAP_POPULATE | HP_OS_MAP_PRIVATE))
 		return -EINVAL;
 	pthread_mutex_lock(&sim->changes);
 	int error = map_locked(sim, range, prot, segment, offset, flags);
@@ -378,15 +448,31 @@ static int sim_unmap(struct hp_os *os, void *address, uint64_t length)
 	if (!range_of(sim, address, length, &range))
 		return -EINVAL;
 	pthread_mutex_lock(&sim->changes);
-	int error = replace_locked(sim, range, 0);
+	int error = replace_locked(sim, range, 0, 0);
 	pthread_mutex_unlock(&sim->changes);
 	return error;
 }
 
-/* The source is one kernel mapping or a part of one, so its first record says it all. */
+static bool is_whole_locked(const struct sim *sim, struct range range)
+{
+	uint64_t next = record_at(sim, range.first + range.count);
+
+	return record_at(sim, range.first) & RECORD_START && (!next || next & RECORD_START);
+}
+
+/* Cannot fail: both are memory of the copies, whose budget has no limits. */
+static void move_copies_locked(struct sim *sim, struct range from, struct range to)
+{
+	for (uint64_t i = 0; i < from.count; i++)
+		if (record_at(sim, from.first + i) & RECORD_COPIED)
+			sim_frame_copy(&sim->copies, &sim->copies_budget, from.first + i, &sim->copies,
+			               &sim->copies_budget, to.first + i);
+}
+
+/* The source is one kernel mapping or a part of one, so its first record says it all but what is copied. */
 static int move_locked(struct sim *sim, struct range from, struct range to)
 {
-	uint64_t record = record_at(sim, from.first);
+	uint64_t record = record_at(sim, from.first) & ~RECORD_COPIED;
 
 	for (uint64_t i = 0; i < from.count; i++) {
 		uint64_t piece = record_at(sim, from.first + i);
@@ -394,10 +480,13 @@ static int move_locked(struct sim *sim, struct range from, struct range to)
 		if (!piece || (i && piece & RECORD_START))
 			return -EFAULT;
 	}
+	if (record & RECORD_PRIVATE && !is_whole_locked(sim, from))
+		return -EINVAL;
 	if (sim->map_count + MOVE_SPARE > sim->max_map_count)
 		return -ENOMEM;
-	int error = replace_locked(sim, to, record);
-	return error ? error : replace_locked(sim, from, 0);
+	move_copies_locked(sim, from, to);
+	int error = replace_locked(sim, to, record, from.first);
+	return error ? error : replace_locked(sim, from, 0, 0);
 }
 
 static int sim_move(struct hp_os *os, void *from, void *to, uint64_t length)
@@ -415,16 +504,117 @@ static int sim_move(struct hp_os *os, void *from, void *to, uint64_t length)
 	return error;
 }
 
+static int sim_end(struct hp_os *os, void *address, uint64_t length, hp_segment control, uint64_t control_size)
+{
+	struct sim *sim = sim_of(os);
+	struct range range;
+
+	if (!range_of(sim, address, length, &range))
+		return -EINVAL;
+	pthread_mutex_lock(&sim->changes);
+	int error = replace_locked(sim, range,
+	                           RECORD_END | (uint64_t)(HP_PROT_READ | HP_PROT_WRITE) << RECORD_PROT_SHIFT, 0);
+	pthread_mutex_unlock(&sim->changes);
+	return error;
+}
+
+static bool is_mapped_locked(const struct sim *sim, struct range range)
+{
+	for (uint64_t i = 0; i < range.count; i++)
+		if (!(record_at(sim, range.first + i) & (RECORD_MAPPED | RECORD_END)))
+			return false;
+	return true;
+}
+
+/*
+ * The start bit, if a kernel mapping that goes on across the edge before `place` is split there; otherwise 0.
+ * `changed` is the place beside the edge whose protection changes.
+ */
+static uint64_t split_at(const struct sim *sim, uint64_t place, uint64_t changed, uint64_t prot)
+{
+	uint64_t record = record_at(sim, place);
+
+	if (!record || record & RECORD_START || (record_at(sim, changed) & RECORD_PROT_MASK) == prot)
+		return 0;
+	return RECORD_START;
+}
+
+/* Within the range, edges of kernel mappings stay where they are. */
+static int protect_locked(struct sim *sim, struct range range, uint64_t prot)
+{
+	uint64_t end = range.first + range.count;
+
+	if (!is_mapped_locked(sim, range))
+		return -ENOMEM;
+	uint64_t first = split_at(sim, range.first, range.first, prot);
+	uint64_t next = split_at(sim, end, end - 1, prot);
+	uint64_t maps = sim->map_count + !!first + !!next;
+	if (maps > sim->map_count && maps > sim->max_map_count)
+		return -ENOMEM;
+	sim->map_count = maps;
+
+	record_set_locked(sim, range.first, record_at(sim, range.first) | first);
+	record_set_locked(sim, end, record_at(sim, end) | next);
+	for (uint64_t place = range.first; place < end; place++)
+		record_set_locked(sim, place, (record_at(sim, place) & ~RECORD_PROT_MASK) | prot);
+	wait_for_touches(sim, range);
+	return 0;
+}
+
+static int sim_protect(struct hp_os *os, void *address, uint64_t length, unsigned prot)
+{
+	struct sim *sim = sim_of(os);
+	struct range range;
+
+	if (!range_of(sim, address, length, &range) || prot & ~(HP_PROT_READ | HP_PROT_WRITE))
+		return -EINVAL;
+	pthread_mutex_lock(&sim->changes);
+	int error = protect_locked(sim, range, (uint64_t)prot << RECORD_PROT_SHIFT);
+	pthread_mutex_unlock(&sim->changes);
+	return error;
+}
+
+/* There are no children. */
+/* There is no fork in here, and so no private memory that is not a segment's. */
+static int sim_anonymous(struct hp_os *os, void *address, uint64_t length, unsigned prot, hp_backing backing)
+{
+	return -ENOTSUP;
+}
+
+static int sim_hold(struct hp_os *os, uint64_t length, hp_backing backing, void **address)
+{
+	return -ENOTSUP;
+}
+
+static int sim_keep_from_children(struct hp_os *os, void *address, uint64_t length)
+{
+	return 0;
+}
+
 /* ---- Touches --------------------------------------------------------------------------------------------------- */
 
 /* A frame in use by a thread, from touch_begin to touch_end. */
 struct touch {
 	pthread_rwlock_t *gate;
 	struct sim_segment *memory;
+	struct sim_budget *budget;
 	uint64_t frame;
 };
 
-/* -EFAULT: nothing is mapped here; -EACCES: the protection forbids it. */
+/* Why a touch of a record does not come to memory, or 0. */
+static int check_touch(uint64_t record, unsigned prot)
+{
+	if (!record)
+		return -EFAULT;
+	if (!(record & (RECORD_MAPPED | RECORD_END)) || prot & ~(record >> RECORD_PROT_SHIFT))
+		return -EACCES;
+	if (record & RECORD_END)
+		return -ENXIO;
+	return prot & HP_PROT_WRITE && record & RECORD_PRIVATE && !(record & RECORD_COPIED) ? -EAGAIN : 0;
+}
+
+/* -EFAULT: nothing is mapped here; -EACCES: the protection forbids it; -ENXIO: beyond the end; -EAGAIN: not before the
+ * frame is copied. */
 static int touch_begin(struct sim *sim, const void *address, unsigned prot, struct touch *touch)
 {
 	uint64_t place = place_of(sim, address);
@@ -434,12 +624,15 @@ static int touch_begin(struct sim *sim, const void *address, unsigned prot, stru
 	touch->gate = &sim->gates[place % GATES];
 	pthread_rwlock_rdlock(touch->gate);
 	uint64_t record = record_at(sim, place);
-	if (!(record & RECORD_MAPPED) || prot & ~(record >> RECORD_PROT_SHIFT)) {
+	int error = check_touch(record, prot);
+	if (error) {
 		pthread_rwlock_unlock(touch->gate);
-		return record ? -EACCES : -EFAULT;
+		return error;
 	}
-	touch->memory = &sim->segments[record_segment(record)].memory;
-	touch->frame = record & RECORD_FRAME_MASK;
+	bool copied = record & RECORD_COPIED;
+	touch->memory = copied ? &sim->copies : &sim->segments[record_segment(record)].memory;
+	touch->budget = copied ? &sim->copies_budget : &sim->budget;
+	touch->frame = copied ? place : record & RECORD_FRAME_MASK;
 	return 0;
 }
 
@@ -448,37 +641,73 @@ static void touch_end(const struct touch *touch)
 	pthread_rwlock_unlock(touch->gate);
 }
 
+/* Another thread may have copied it meanwhile, or mapped something else. */
+static int copy_locked(struct sim *sim, uint64_t place)
+{
+	uint64_t record = record_at(sim, place);
+
+	if (check_touch(record, HP_PROT_WRITE) != -EAGAIN)
+		return 0;
+	if (sim_frame_copy(&sim->segments[record_segment(record)].memory, &sim->budget, record & RECORD_FRAME_MASK,
+	                   &sim->copies, &sim->copies_budget, place))
+		return -EIO;
+	record_set_locked(sim, place, record | RECORD_COPIED);
+	wait_for_touches(sim, (struct range){place, 1});
+	return 0;
+}
+
+/* touch_begin, for a store where the protection says WRITE. -EIO: no memory to read what has to be copied first. */
+static int touch_begin_copied(struct sim *sim, const void *address, unsigned prot, struct touch *touch)
+{
+	int error;
+
+	while ((error = touch_begin(sim, address, prot, touch)) == -EAGAIN) {
+		pthread_mutex_lock(&sim->changes);
+		error = copy_locked(sim, place_of(sim, address));
+		pthread_mutex_unlock(&sim->changes);
+		if (error)
+			break;
+	}
+	return error;
+}
+
 static uint64_t touch_page(const struct touch *touch, const void *address)
 {
 	return touch->frame * PAGES_PER_FRAME + (uintptr_t)address % HP_FRAME_SIZE / HP_BASE_PAGE_SIZE;
 }
 
+/* Nothing mapped and no permission are the same signal. */
+static int trap_of(int error)
+{
+	return error == -EACCES ? -EFAULT : error;
+}
+
 int hp_sim_load(struct hp_os *os, const void *address, uint64_t *tag)
 {
-	struct sim *sim = sim_of(os);
 	struct touch touch;
+	int error = touch_begin(sim_of(os), address, HP_PROT_READ, &touch);
 
-	if (touch_begin(sim, address, HP_PROT_READ, &touch))
-		return -EFAULT;
-	int error = sim_page_load(touch.memory, &sim->budget, touch_page(&touch, address), tag);
+	if (error)
+		return trap_of(error);
+	error = sim_page_load(touch.memory, touch.budget, touch_page(&touch, address), tag);
 	touch_end(&touch);
 	return error ? -EIO : 0;
 }
 
 int hp_sim_store(struct hp_os *os, void *address, uint64_t tag)
 {
-	struct sim *sim = sim_of(os);
 	struct touch touch;
+	int error = touch_begin_copied(sim_of(os), address, HP_PROT_WRITE, &touch);
 
-	if (touch_begin(sim, address, HP_PROT_WRITE, &touch))
-		return -EFAULT;
-	int error = sim_page_store(touch.memory, &sim->budget, touch_page(&touch, address), tag);
+	if (error)
+		return trap_of(error);
+	error = sim_page_store(touch.memory, touch.budget, touch_page(&touch, address), tag);
 	touch_end(&touch);
 	return error ? -EIO : 0;
 }
 
 /* What was populated before a failure stays, and the answers for bad ranges are those of madvise. */
-static int sim_populate(struct hp_os *os, void *address, uint64_t length)
+static int populate(struct hp_os *os, void *address, uint64_t length, unsigned prot)
 {
 	struct sim *sim = sim_of(os);
 	struct range range;
@@ -487,16 +716,26 @@ static int sim_populate(struct hp_os *os, void *address, uint64_t length)
 		return -EINVAL;
 	for (uint64_t done = 0; done < length; done += HP_FRAME_SIZE) {
 		struct touch touch;
-		int error = touch_begin(sim, (char *)address + done, HP_PROT_WRITE, &touch);
+		int error = touch_begin_copied(sim, (char *)address + done, prot, &touch);
 
 		if (error)
-			return error == -EACCES ? -EINVAL : -ENOMEM;
-		error = sim_frame_populate(touch.memory, &sim->budget, touch.frame);
+			return error == -EACCES ? -EINVAL : error == -ENXIO ? -EFAULT : -ENOMEM;
+		error = sim_frame_populate(touch.memory, touch.budget, touch.frame);
 		touch_end(&touch);
 		if (error)
 			return error;
 	}
 	return 0;
+}
+
+static int sim_populate(struct hp_os *os, void *address, uint64_t length)
+{
+	return populate(os, address, length, HP_PROT_WRITE);
+}
+
+static int sim_touch(struct hp_os *os, void *address, uint64_t length)
+{
+	return populate(os, address, length, HP_PROT_READ);
 }
 
 static int sim_collapse(struct hp_os *os, void *address, uint64_t length)
@@ -522,25 +761,60 @@ static int sim_collapse(struct hp_os *os, void *address, uint64_t length)
 static int zero_frame(struct sim *sim, const void *address)
 {
 	struct touch touch;
-	int error = touch_begin(sim, address, HP_PROT_WRITE, &touch);
+	int error = touch_begin_copied(sim, address, HP_PROT_WRITE, &touch);
 
 	if (error)
 		return error;
-	error = sim_frame_zero(touch.memory, &sim->budget, touch.frame);
+	error = sim_frame_zero(touch.memory, touch.budget, touch.frame);
 	touch_end(&touch);
 	return error;
 }
 
+/* What the pool itself reads and writes must be there. */
+static void must_not_trap(const char *what, const void *address, int error)
+{
+	if (!error)
+		return;
+	fprintf(stderr, "hugepool: sim: %s traps at %p: error %d\n", what, address, -error);
+	abort();
+}
+
 static void sim_zero(struct hp_os *os, void *address, uint64_t length)
 {
-	for (uint64_t done = 0; done < length; done += HP_FRAME_SIZE) {
-		char *at = (char *)address + done;
-		int error = zero_frame(sim_of(os), at);
+	for (uint64_t done = 0; done < length; done += HP_FRAME_SIZE)
+		must_not_trap("zero", (char *)address + done, zero_frame(sim_of(os), (char *)address + done));
+}
 
-		if (!error)
-			continue;
-		fprintf(stderr, "hugepool: sim: zero traps at %p: error %d\n", (void *)at, -error);
-		abort();
+/* The bytes of a base page are its tag, over and over. */
+static void sim_load(struct hp_os *os, const void *address, void *to, uint64_t length)
+{
+	for (uint64_t done = 0; done < length;) {
+		const char *at = (const char *)address + done;
+		uint64_t in_page = (uintptr_t)at % HP_BASE_PAGE_SIZE,
+			 part = hp_min(length - done, HP_BASE_PAGE_SIZE - in_page);
+		uint64_t tag = 0;
+
+		must_not_trap("load", at, hp_sim_load(os, at, &tag));
+		for (uint64_t i = 0; i < part; i++)
+			((char *)to)[done + i] = ((const char *)&tag)[(in_page + i) % sizeof(tag)];
+		done += part;
+	}
+}
+
+/* The tag is what is stored at the page's start. */
+static void sim_store(struct hp_os *os, void *address, const void *from, uint64_t length)
+{
+	for (uint64_t done = 0; done < length;) {
+		char *at = (char *)address + done;
+		uint64_t in_page = (uintptr_t)at % HP_BASE_PAGE_SIZE,
+			 part = hp_min(length - done, HP_BASE_PAGE_SIZE - in_page);
+		uint64_t tag = 0;
+
+		must_not_trap("store", at, hp_sim_load(os, at, &tag));
+		for (uint64_t i = in_page; i < sizeof(tag) && i < in_page + part; i++)
+			((char *)&tag)[i] = ((const char *)from)[done + i - in_page];
+		must_not_trap("store", at, hp_sim_store(os, at, tag));
+		done += part;
 	}
 }
 
@@ -599,14 +873,24 @@ static const struct hp_os_ops sim_ops = {
 	.segment_create = sim_segment_create,
 	.segment_destroy = sim_segment_destroy,
 	.segment_punch = sim_segment_punch,
+	.segment_renew = sim_segment_renew,
 	.reserve = sim_reserve,
+	.reserve_at = sim_reserve_at,
 	.vacate = sim_vacate,
 	.map = sim_map,
 	.unmap = sim_unmap,
 	.move = sim_move,
+	.end = sim_end,
+	.protect = sim_protect,
+	.anonymous = sim_anonymous,
+	.hold = sim_hold,
+	.keep_from_children = sim_keep_from_children,
 	.populate = sim_populate,
+	.touch = sim_touch,
 	.collapse = sim_collapse,
 	.zero = sim_zero,
+	.load = sim_load,
+	.store = sim_store,
 	.max_map_count = sim_max_map_count,
 	.hugetlb_available = sim_hugetlb_available,
 	.memory_room = sim_memory_room,
@@ -653,6 +937,7 @@ struct hp_os *hp_sim_create(const struct hp_sim_config *config)
 		return NULL;
 	}
 	sim_budget_init(&sim->budget, config);
+	sim_budget_init(&sim->copies_budget, &(struct hp_sim_config){0});
 	pthread_mutex_init(&sim->changes, NULL);
 	gates_init(sim);
 	return &sim->os;
@@ -671,6 +956,9 @@ int hp_sim_destroy(struct hp_os *os)
 	for (int i = 0; i < GATES; i++)
 		pthread_rwlock_destroy(&sim->gates[i]);
 	pthread_mutex_destroy(&sim->changes);
+	if (sim->copies.frames)
+		sim_segment_release(&sim->copies, &sim->copies_budget);
+	sim_budget_destroy(&sim->copies_budget);
 	sim_budget_destroy(&sim->budget);
 	sim_sparse_destroy(sim->records, sim->places * sizeof(sim->records[0]));
 	free(sim);

@@ -10,8 +10,12 @@
  * changes it returns, no touch uses the old one any more.
  *
  * As in the kernel, the memory of a destroyed segment stays until its last mapping has gone. Otherwise than there, a
- * call that fails has changed nothing, but for a populate that ran out; move wants three mappings to spare below
- * max_map_count; a zero() that would trap ends the process.
+ * call that fails has changed nothing, but for a populate or touch that ran out; move wants three mappings to spare
+ * below max_map_count, and a private mapping whole (-EINVAL); a map reserves nothing; a zero() that would trap ends the
+ * process; keep_from_children does nothing, as there are no children.
+ *
+ * A private mapping has a frame of its own from the first store, populate or zero on, whatever the backing. These
+ * copies are charged to no budget, and a punch of the segment leaves them alone (Linux drops those of hugetlb).
  */
 #ifndef HP_OS_SIM_H
 #define HP_OS_SIM_H
@@ -19,8 +23,10 @@
 #include "os/os.h"
 
 struct hp_sim_config {
-	/* Budgets: a frame is charged when it is first populated or touched, until it is punched or destroyed. */
-	uint64_t hugetlb_bytes; /* the kernel's pool of huge pages: populate of hugetlb fails with -ENOMEM beyond it */
+	/* Budgets: a frame is charged when it is first populated, touched or renewed, until it is punched or destroyed.
+	 * A renewed frame is as good as paid for: what makes it present cannot fail any more. */
+	uint64_t hugetlb_bytes; /* the kernel's pool of huge pages: populate of hugetlb fails with -ENOMEM beyond it;
+	                         * segment_renew does so beyond this or the next */
 	uint64_t cgroup_bytes;  /* populate of hugetlb fails with -EFAULT beyond it; 0 is no limit */
 	uint64_t memory_bytes;  /* the same for the other kinds, -ENOMEM; 0 is no limit */
 	uint64_t address_bytes; /* size of the address space, at most 128 TiB; 0 is 8 TiB */
@@ -39,7 +45,8 @@ int hp_sim_destroy(struct hp_os *os);
 
 /*
  * Loads and stores of the base page that holds `address`, as a thread would do them. -EFAULT: the access traps
- * (SIGSEGV). -EIO: the page is absent and a budget forbids to bring it (SIGBUS).
+ * (SIGSEGV). -EIO: the page is absent and a budget forbids to bring it (SIGBUS). -ENXIO: it lies beyond the end of the
+ * control memory (SIGBUS too).
  */
 int hp_sim_load(struct hp_os *os, const void *address, uint64_t *tag);
 int hp_sim_store(struct hp_os *os, void *address, uint64_t tag);
@@ -49,7 +56,8 @@ int hp_sim_store(struct hp_os *os, void *address, uint64_t tag);
  * do the pieces of one that was split. Neighbouring reservations count as one.
  */
 uint64_t hp_sim_map_count(struct hp_os *os);
-/* What is at an address: the segment and the offset in it, or HP_NO_SEGMENT, which leaves `offset` alone. No lock. */
+/* What is at an address: the segment and the offset in it, also of a private mapping; or HP_NO_SEGMENT, also beyond the
+ * end, which leaves `offset` alone. No lock. */
 hp_segment hp_sim_mapped_at(struct hp_os *os, const void *address, uint64_t *offset);
 
 #endif

@@ -8,10 +8,10 @@
 #define PAGES_PER_FRAME (HP_FRAME_SIZE / HP_BASE_PAGE_SIZE)
 
 /*
- * State of a frame: 0 (absent), PRESENT (charged to the budget), or PRESENT | DIRTY (has tags to clear).
- * A frame that is not dirty has zero tags only, but for that of a store that is still under way.
+ * State of a frame: 0 (absent), RESERVED (absent, but charged to the budget), PRESENT (charged), or PRESENT | DIRTY
+ * (has tags to clear). A frame that is not dirty has zero tags only, but for that of a store that is still under way.
  */
-enum { PRESENT = 1, DIRTY = 2 };
+enum { PRESENT = 1, DIRTY = 2, RESERVED = 4 };
 
 /* ---- Sparse memory --------------------------------------------------------------------------------------------- */
 
@@ -61,10 +61,10 @@ uint64_t sim_budget_available(struct sim_budget *budget)
 	return bytes / HP_FRAME_SIZE;
 }
 
-static int charge_locked(struct sim_budget *budget, struct sim_segment *segment)
+static int charge_locked(struct sim_budget *budget, struct sim_segment *segment, uint64_t frames)
 {
 	if (segment->backing == HP_BACKING_HUGETLB) {
-		uint64_t used = budget->hugetlb_used + HP_FRAME_SIZE;
+		uint64_t used = budget->hugetlb_used + frames * HP_FRAME_SIZE;
 
 		if (used > budget->hugetlb_max)
 			return -ENOMEM;
@@ -72,13 +72,13 @@ static int charge_locked(struct sim_budget *budget, struct sim_segment *segment)
 			return -EFAULT;
 		budget->hugetlb_used = used;
 	} else {
-		uint64_t used = budget->memory_used + HP_FRAME_SIZE;
+		uint64_t used = budget->memory_used + frames * HP_FRAME_SIZE;
 
 		if (used > budget->memory_max)
 			return -ENOMEM;
 		budget->memory_used = used;
 	}
-	segment->present++;
+	segment->charged += frames;
 	return 0;
 }
 
@@ -88,7 +88,7 @@ static void uncharge_locked(struct sim_budget *budget, struct sim_segment *segme
 		budget->hugetlb_used -= frames * HP_FRAME_SIZE;
 	else
 		budget->memory_used -= frames * HP_FRAME_SIZE;
-	segment->present -= frames;
+	segment->charged -= frames;
 }
 
 /* ---- Segments -------------------------------------------------------------------------------------------------- */
@@ -115,7 +115,7 @@ int sim_segment_init(struct sim_segment *segment, hp_backing backing, uint64_t f
 void sim_segment_release(struct sim_segment *segment, struct sim_budget *budget)
 {
 	pthread_mutex_lock(&budget->lock);
-	uncharge_locked(budget, segment, segment->present);
+	uncharge_locked(budget, segment, segment->charged);
 	pthread_mutex_unlock(&budget->lock);
 	sim_sparse_destroy(segment->states, segment->frames);
 	sim_sparse_destroy(segment->tags, tags_size(segment->frames));
@@ -149,6 +149,26 @@ void sim_frames_punch(struct sim_segment *segment, struct sim_budget *budget, ui
 	pthread_mutex_unlock(&budget->lock);
 }
 
+static bool is_absent(const struct sim_segment *segment, uint64_t frame)
+{
+	return !atomic_load_explicit(&segment->states[frame], memory_order_relaxed);
+}
+
+int sim_frames_reserve(struct sim_segment *segment, struct sim_budget *budget, uint64_t first, uint64_t count)
+{
+	uint64_t absent = 0;
+
+	pthread_mutex_lock(&budget->lock);
+	for (uint64_t i = 0; i < count; i++)
+		absent += is_absent(segment, first + i);
+	int error = charge_locked(budget, segment, absent) ? -ENOMEM : 0;
+	for (uint64_t i = 0; i < count && !error; i++)
+		if (is_absent(segment, first + i))
+			atomic_store_explicit(&segment->states[first + i], RESERVED, memory_order_relaxed);
+	pthread_mutex_unlock(&budget->lock);
+	return error;
+}
+
 /* ---- Frames and pages ------------------------------------------------------------------------------------------ */
 
 /* Two that want the last frame of a budget at once both get it: the second finds it present under the lock. */
@@ -160,11 +180,10 @@ int sim_frame_populate(struct sim_segment *segment, struct sim_budget *budget, u
 	if (atomic_load_explicit(state, memory_order_acquire) & PRESENT)
 		return 0;
 	pthread_mutex_lock(&budget->lock);
-	if (!atomic_load_explicit(state, memory_order_relaxed)) {
-		error = charge_locked(budget, segment);
-		if (!error)
-			atomic_store_explicit(state, PRESENT, memory_order_release);
-	}
+	if (is_absent(segment, frame))
+		error = charge_locked(budget, segment, 1);
+	if (!error && !(atomic_load_explicit(state, memory_order_relaxed) & PRESENT))
+		atomic_store_explicit(state, PRESENT, memory_order_release);
 	pthread_mutex_unlock(&budget->lock);
 	return error;
 }
@@ -212,7 +231,22 @@ int sim_frame_zero(struct sim_segment *segment, struct sim_budget *budget, uint6
 {
 	int error = sim_frame_populate(segment, budget, frame);
 
-	if (!error && atomic_fetch_and_explicit(&segment->states[frame], PRESENT, memory_order_acq_rel) & DIRTY)
+	if (!error && atomic_fetch_and_explicit(&segment->states[frame], (uint8_t)~DIRTY, memory_order_acq_rel) & DIRTY)
 		clear_tags(segment, frame);
+	return error;
+}
+
+int sim_frame_copy(struct sim_segment *from, struct sim_budget *from_budget, uint64_t from_frame,
+                   struct sim_segment *to, struct sim_budget *to_budget, uint64_t to_frame)
+{
+	int error = 0;
+
+	for (uint64_t i = 0; i < PAGES_PER_FRAME && !error; i++) {
+		uint64_t tag;
+
+		error = sim_page_load(from, from_budget, from_frame * PAGES_PER_FRAME + i, &tag);
+		if (!error)
+			error = sim_page_store(to, to_budget, to_frame * PAGES_PER_FRAME + i, tag);
+	}
 	return error;
 }

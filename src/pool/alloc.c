@@ -75,6 +75,7 @@ int hp_alloc(hp_pool pool, uint64_t size, void **address, hp_error *error)
 
 	if (result)
 		return result;
+	frames = hp_align_up(frames, hp_unit(t->pool));
 	if (!frames)
 		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "hp_alloc: size is 0");
 	result = hp_pool_promise(t, frames, error);
@@ -116,10 +117,12 @@ int hp_free(hp_pool pool, void *address)
 	hp_intent_begin(t->intents, HP_INTENT_EXTENT_GIVE, 0, hp_frames(offset), frames);
 	/* Of two threads that free the same extent, one takes its length away. */
 	if (atomic_compare_exchange_strong(&view->frames[hp_frames(offset)].word, &word,
-	                                   hp_frame_word(HP_FRAME_USED, HP_OWNER_EXTENT, 0)))
+	                                   hp_frame_word(HP_FRAME_USED, HP_OWNER_EXTENT, 0))) {
 		hp_release(t, (hp_frame_id)hp_frames(offset), frames);
-	else
+		hp_pool_unpromise(view, frames);
+	} else {
 		result = -EINVAL;
+	}
 	hp_intent_end(t->intents);
 	hp_signals_restore(&saved);
 	return result;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The pool's invariants, proved from the frames' own states. */
 #include "pool/extent.h"
+#include "pool/hole.h"
 #include "pool/workers.h"
 #include "sync/futex.h"
 
@@ -109,6 +110,7 @@ int hp_pool_check(hp_pool pool, hp_error *error)
 	if (result)
 		return result;
 	hp_pool_reap(t);
+	hp_holes_settle(t);
 	hp_workers_pause(t, HP_FUTEX_FOREVER);
 	result = check_pool(t, &found);
 	if (!result)

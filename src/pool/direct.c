@@ -52,3 +52,43 @@ void *hp_direct(struct hp_pool_view *view, hp_frame_id frame)
 	}
 	return address_of(view, frame);
 }
+
+/* ---- page tables that are shared -------------------------------------------------------------------------------- */
+
+void hp_direct_is_spoiled(struct hp_pool_view *view, hp_frame_id first, uint32_t count)
+{
+	for (uint32_t r = first / HP_REGION_FRAMES; r <= (first + count - 1) / HP_REGION_FRAMES; r++)
+		atomic_store(&view->regions[r].spoiled, 1);
+}
+
+/* Memory of a hole would come back by that. */
+static bool may_be_touched(const struct hp_pool_view *view, hp_frame_id frame)
+{
+	enum hp_frame_state state = hp_frame_state(hp_frame_load(&view->frames[frame]));
+
+	return state != HP_FRAME_ABSENT && state != HP_FRAME_HOLE;
+}
+
+/*
+ * The kernel takes the page table that others share from a mapping that has one: after a punch nobody has it, and
+ * every new mapping of the region costs a fault for each of its pages until the direct map's is filled again.
+ */
+static void repair_region(struct hp_pool_view *view, uint32_t region)
+{
+	hp_frame_id first = region * HP_REGION_FRAMES, end = first + HP_REGION_FRAMES;
+
+	for (hp_frame_id f = first, run; f < end; f += run ? run : 1) {
+		for (run = 0; f + run < end && may_be_touched(view, f + run); run++)
+			;
+		if (run && hp_direct(view, f + run - 1))
+			view->os->ops->touch(view->os, address_of(view, f), hp_bytes(run));
+	}
+}
+
+void hp_direct_repair(struct hp_pool_view *view, hp_frame_id first, uint32_t count)
+{
+	for (uint32_t r = first / HP_REGION_FRAMES; r <= (first + count - 1) / HP_REGION_FRAMES; r++)
+		if (atomic_load_explicit(&view->regions[r].spoiled, memory_order_relaxed) &&
+		    atomic_exchange(&view->regions[r].spoiled, 0))
+			repair_region(view, r);
+}

@@ -371,7 +371,6 @@ void hp_release(struct hp_thread *t, hp_frame_id first, uint32_t count)
 	for (uint32_t i = 0; i < count; i++)
 		hp_frame_release(&t->pool->frames[first + i]);
 	hp_put(t, first, count);
-	hp_pool_unpromise(t->pool, count);
 }
 
 /* ---- claims ----------------------------------------------------------------------------------------------------- */

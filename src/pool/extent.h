@@ -35,7 +35,7 @@ hp_frame_id hp_take_dirty(struct hp_thread *t);
 void hp_put(struct hp_thread *t, hp_frame_id first, uint32_t count);
 /* Puts a frame back that a dead thread had taken, as dirty. False: it was put back already. */
 bool hp_put_lost(struct hp_thread *t, hp_frame_id frame);
-/* Gives used frames up: they become dirty, free and uncommitted. */
+/* Gives used frames up: they become dirty and free. Whoever they were promised to uncommits them after. */
 void hp_release(struct hp_thread *t, hp_frame_id first, uint32_t count);
 
 /* Takes a whole free region for pages of `file`, `wish` if it is one; the first frame, or HP_NO_FRAME. */

@@ -14,7 +14,7 @@
 
 #include <errno.h>
 
-#define PIECE_FRAMES 16u /* populated by one call */
+#define PIECE_FRAMES 16u /* populated by one call, or a page of the kernel's */
 #define FILL_THREADS_MAX 64u
 
 struct fill {
@@ -22,6 +22,7 @@ struct fill {
 	hp_backing backing;
 	hp_frame_id first;          /* of the segment */
 	uint32_t frames;            /* to be filled, a prefix of the segment that is mapped */
+	uint32_t piece;             /* frames */
 	bool may_be_small;          /* base pages will do where huge ones cannot be had */
 	_Atomic uint32_t next;      /* first frame that no thread has begun with */
 	_Atomic uint32_t failed_at; /* lowest frame of a piece that failed */
@@ -65,8 +66,8 @@ static void *fill_pieces(void *context)
 	char *base = fill->view->direct + hp_bytes(fill->first);
 
 	for (;;) {
-		uint32_t at = atomic_fetch_add(&fill->next, PIECE_FRAMES);
-		uint32_t frames = at < fill->frames ? (uint32_t)hp_min(PIECE_FRAMES, fill->frames - at) : 0;
+		uint32_t at = atomic_fetch_add(&fill->next, fill->piece);
+		uint32_t frames = at < fill->frames ? (uint32_t)hp_min(fill->piece, fill->frames - at) : 0;
 		int result;
 
 		if (!frames || at >= atomic_load(&fill->failed_at))
@@ -82,7 +83,7 @@ static void *fill_pieces(void *context)
 /* Without threads the caller does it alone: a thread that cannot be made is no reason to fail. */
 static void fill_in_parallel(struct fill *fill)
 {
-	uint32_t want = (uint32_t)hp_min(hp_min(hp_cpu_count(), FILL_THREADS_MAX), fill->frames / PIECE_FRAMES),
+	uint32_t want = (uint32_t)hp_min(hp_min(hp_cpu_count(), FILL_THREADS_MAX), fill->frames / fill->piece),
 		 made = 0;
 	pthread_t thread[FILL_THREADS_MAX];
 	sigset_t saved;
@@ -111,7 +112,7 @@ static int map_region(struct hp_pool_view *view, uint32_t region, uint32_t frame
 	int result;
 
 	do {
-		result = os->ops->reserve(os, hp_bytes(frames), HP_FRAME_SIZE, 0, &scratch);
+		result = os->ops->reserve(os, hp_bytes(frames), hp_bytes(hp_unit(view)), 0, &scratch);
 		if (result)
 			return result;
 		/* What could not be unmapped is still ours, and is replaced. */
@@ -137,7 +138,9 @@ static uint32_t map_what_there_is(struct hp_pool_view *view, uint32_t region, ui
 {
 	uint32_t have = (uint32_t)hp_min(want, view->os->ops->hugetlb_available(view->os)), low = 0, high = have;
 
-	*error = have < want ? -ENOMEM : -EFAULT;
+	*error = have < want || hp_unit(view) > 1 ? -ENOMEM : -EFAULT;
+	if (hp_unit(view) > 1)
+		return 0; /* a page is there or not */
 	/* Others take and give meanwhile, so this is worth a try also when it is as many as before. */
 	if (!have || !map_region(view, region, have))
 		return have;
@@ -223,6 +226,12 @@ static int explain(const struct fill *fill, int error, uint32_t wanted, uint32_t
 		               "the control group's hugetlb limit leaves %u of %u huge pages; raise hugetlb.2MB.max, "
 		               "and hugetlb.2MB.rsvd.max",
 		               got, wanted);
+	if (hp_unit(fill->view) > 1)
+		return hp_fail(out, -ENOMEM, HP_LIMIT_KERNEL_POOL,
+		               "the kernel has %u of %u huge pages of 1 GiB free; add %u to "
+		               "/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages",
+		               got / hp_unit(fill->view), wanted / hp_unit(fill->view),
+		               (wanted - got) / hp_unit(fill->view));
 	if (fill->backing == HP_BACKING_HUGETLB)
 		return hp_fail(out, -ENOMEM, HP_LIMIT_KERNEL_POOL,
 		               "the kernel has %u of %u huge pages free; add %u to /proc/sys/vm/nr_hugepages", got,
@@ -266,6 +275,7 @@ static uint32_t fill_segment(struct hp_thread *t, struct hp_segment_record *segm
 		.backing = backing,
 		.first = segment->first_region * HP_REGION_FRAMES,
 		.frames = mapped,
+		.piece = hp_unit(view) > 1 ? hp_unit(view) : PIECE_FRAMES,
 		.may_be_small = may_be_small,
 		.failed_at = mapped,
 	};

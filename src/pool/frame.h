@@ -7,7 +7,7 @@
  *   FREE_DIRTY   nobody's, with what its last owner left in it
  *   ZEROING      in the hands of one thread that writes zeroes; private to it
  *   USED         page `page` of file `owner`, or part of an extent
- *   HOLE         given back to the kernel while mapped; the place stays with its file
+ *   HOLE         punched while mapped: pool/hole.h
  *
  * A free frame is in the free map or in a CPU's cache, or on its way between them in the hands of the thread that took
  * it. One word holds state, owner and page, so that a reader sees one whole truth. One function per transition; each
@@ -34,6 +34,8 @@ enum hp_frame_state {
 
 /* An owner that is not a file: an extent of hp_alloc. `page` is the extent's length at its first frame, else 0. */
 #define HP_OWNER_EXTENT 0xffffffu
+/* Holes that no file has any more: plus the tenant that they are still charged to. `page` is who has it in hand. */
+#define HP_OWNER_HOMELESS 0x800000u
 
 struct hp_frame {
 	_Atomic uint64_t word; /* state: bits 0-7, owner: bits 8-31, page: bits 32-63 */
@@ -88,6 +90,13 @@ static inline void hp_frame_finish_zeroing(struct hp_frame *frame)
 static inline void hp_frame_use(struct hp_frame *frame, uint32_t owner, uint32_t page)
 {
 	hp_frame_change(frame, HP_FRAME_FREE_ZEROED, hp_frame_word(HP_FRAME_USED, owner, page));
+}
+
+static inline void hp_frame_punch(struct hp_frame *frame)
+{
+	uint64_t word = hp_frame_load(frame);
+
+	hp_frame_change(frame, HP_FRAME_USED, hp_frame_word(HP_FRAME_HOLE, hp_frame_owner(word), hp_frame_page(word)));
 }
 
 static inline void hp_frame_release(struct hp_frame *frame)

@@ -20,7 +20,9 @@
 #define HP_ZEROERS_MAX 64u
 #define HP_SEGMENTS_MAX 2u /* hugetlb, and shared memory for the rest */
 
-#define HP_FILE_RECORD_SIZE 192u
+#define HP_FILE_NAME_SIZE 256u /* its final 0 included */
+#define HP_TENANTS_MAX 64u
+#define HP_FILE_RECORD_SIZE 256u
 #define HP_VMA_RECORD_SIZE 128u
 
 enum hp_pool_section {
@@ -38,6 +40,7 @@ enum hp_pool_section {
 	HP_SECTION_ZEROED_MAP,
 	HP_SECTION_FREE_MAP,
 	HP_SECTION_FILES,
+	HP_SECTION_NAMES,
 	HP_SECTION_VMAS,
 	HP_SECTION_OPENS,
 	HP_SECTION_PAGES_MAP,
@@ -45,11 +48,15 @@ enum hp_pool_section {
 	HP_SECTIONS,
 };
 
-/* One GiB of frames: the unit of claims, and a summary that spares searching the bitmaps. Under the extents lock. */
+/*
+ * One GiB of frames: the unit of claims, and a summary that spares searching the bitmaps. Under the extents lock, but
+ * for `spoiled`.
+ */
 struct hp_region {
-	uint16_t free;   /* bits set in the free map: zeroed and dirty ones */
-	uint16_t zeroed; /* of these */
-	uint32_t claim;  /* number of the file whose pages should come here, or 0 */
+	uint16_t free;            /* bits set in the free map: zeroed and dirty ones */
+	uint16_t zeroed;          /* of these */
+	uint32_t claim;           /* number of the file whose pages should come here, or 0 */
+	_Atomic uint32_t spoiled; /* page tables are not shared until the direct map is touched: pool/direct.c */
 };
 
 /* A few zeroed frames for one CPU, so that single frames are taken without the extents lock. */
@@ -80,12 +87,22 @@ enum hp_file_lock {
 
 enum hp_resv_lock { HP_RESV_LOCK_FILE = 0, HP_RESV_LOCK_GLOBAL, HP_RESV_LOCKS };
 
+/* See pool/tenant.h. Limit and minimum in frames; they never change while it is a tenant. */
+struct hp_tenant_record {
+	struct hp_mutex lock;
+	_Atomic uint32_t generation; /* odd: it is a tenant */
+	_Atomic uint32_t files;      /* and calls on it; with a mark while it is made or unmade */
+	uint64_t limit, minimum;
+	_Atomic uint64_t used; /* frames promised to its files; changes under lock */
+} __attribute__((aligned(HP_CACHE_LINE)));
+
 enum hp_fill_state { HP_FILL_RUNNING = 0, HP_FILL_DONE, HP_FILL_FAILED };
 
 struct hp_pool_shared {
 	/* Never change after creation. */
 	uint32_t regions; /* of all segments */
 	uint32_t segments;
+	uint32_t unit;           /* frames that the kernel maps as one page: 1, or a region's */
 	uint32_t fault_mutexes;  /* a power of two, or 0 */
 	uint32_t fault_window;   /* pages */
 	uint32_t fault_sleep_us; /* slept under the fault mutex, to show what it orders */
@@ -126,6 +143,10 @@ struct hp_pool_shared {
 	_Atomic uint64_t zeroed_by_worker;
 	_Atomic uint64_t zeroed_by_caller;
 
+	_Atomic uint32_t homeless;  /* holes without a file: pool/hole.h */
+	_Atomic uint32_t last_name; /* numbers of files from here on never had a name */
+	struct hp_mutex names_lock; /* protects the names of files */
+	struct hp_tenant_record tenant[HP_TENANTS_MAX];
 	struct hp_mutex reap_lock __attribute__((aligned(HP_CACHE_LINE)));
 	struct hp_mutex resv_lock_of_all
 		__attribute__((aligned(HP_CACHE_LINE))); /* of all files, by HP_RESV_LOCK_GLOBAL */

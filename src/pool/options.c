@@ -123,7 +123,7 @@ int hp_options_check(const hp_pool_options *given, hp_pool_options *options, hp_
 	*options = *given;
 	if (options->flags & ~known)
 		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "options: unknown flags 0x%x", options->flags & ~known);
-	if (options->backing > HP_BACKING_BASE)
+	if (options->backing > HP_BACKING_HUGETLB_1G)
 		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "options: unknown backing %u", options->backing);
 	if (options->size == 0)
 		return hp_fail(error, -EINVAL, HP_LIMIT_NONE,
@@ -133,6 +133,11 @@ int hp_options_check(const hp_pool_options *given, hp_pool_options *options, hp_
 	if (options->max_size < options->size)
 		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "options: max_size %lu is less than size %lu",
 		               options->max_size, options->size);
+	if (options->backing == HP_BACKING_HUGETLB_1G && options->max_size <= FRAMES_MAX << HP_FRAME_SHIFT) {
+		options->size = hp_align_up(options->size, HP_REGION_SIZE);
+		options->max_size = hp_align_up(options->max_size, HP_REGION_SIZE);
+		options->workers = HP_WORKERS_NONE; /* a frame in their hands would break a page */
+	}
 	if (hp_frames_up(options->max_size) > FRAMES_MAX)
 		return hp_fail(error, -EINVAL, HP_LIMIT_NONE,
 		               "options: %lu bytes are more than a pool can have (2 PiB)", options->max_size);

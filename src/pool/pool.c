@@ -7,6 +7,7 @@
 #include "base/machine.h"
 #include "os/budget.h"
 #include "os/life.h"
+#include "pool/hole.h"
 #include "pool/workers.h"
 #include "sync/futex.h"
 
@@ -24,17 +25,18 @@ struct hp_background_fill {
 /* ---- layout ----------------------------------------------------------------------------------------------------- */
 
 /*
- * A file's index and maps take less than 5 bytes a page: room for files of 8 times the pool, and 4 base pages for
- * each.
+ * Base pages for what files have: each a map of 2 bits for every frame of the pool, since it may grow to that; and
+ * nodes of the index, of which a promised page needs two if its neighbours are far away. What is not used costs
+ * nothing.
  */
-static uint64_t index_pages_for(uint64_t frames)
+static uint64_t file_pages_for(uint64_t frames)
 {
-	return hp_min(frames * 8 * 5 / HP_BASE_PAGE_SIZE + 4 * HP_FILES_MAX + 1024, UINT32_MAX);
+	return hp_min((frames / 4 / HP_BASE_PAGE_SIZE + 5) * HP_FILES_MAX + 2 * frames + 1024, UINT32_MAX);
 }
 
 static void describe_sections(uint32_t regions, struct hp_section_spec *spec)
 {
-	uint64_t frames = (uint64_t)regions * HP_REGION_FRAMES, pages = index_pages_for(frames);
+	uint64_t frames = (uint64_t)regions * HP_REGION_FRAMES, pages = file_pages_for(frames);
 
 	memset(spec, 0, sizeof(*spec) * (HP_SECTIONS + 1));
 	spec[HP_SECTION_SHARED] = (struct hp_section_spec){"shared", sizeof(struct hp_pool_shared), 1};
@@ -54,6 +56,7 @@ static void describe_sections(uint32_t regions, struct hp_section_spec *spec)
 	spec[HP_SECTION_ZEROED_MAP] = (struct hp_section_spec){"zeroed map", sizeof(uint64_t), frames / 64};
 	spec[HP_SECTION_FREE_MAP] = (struct hp_section_spec){"free map", sizeof(uint64_t), frames / 64};
 	spec[HP_SECTION_FILES] = (struct hp_section_spec){"files", HP_FILE_RECORD_SIZE, HP_FILES_MAX};
+	spec[HP_SECTION_NAMES] = (struct hp_section_spec){"names", HP_FILE_NAME_SIZE, HP_FILES_MAX};
 	spec[HP_SECTION_VMAS] = (struct hp_section_spec){"mappings", HP_VMA_RECORD_SIZE, HP_VMAS_MAX};
 	spec[HP_SECTION_OPENS] =
 		(struct hp_section_spec){"opens", sizeof(uint16_t), (uint64_t)HP_PROCESSES_MAX * HP_FILES_MAX};
@@ -90,6 +93,7 @@ void hp_pool_find_sections(struct hp_pool_view *view)
 	view->files = hp_arena_section(arena, HP_SECTION_FILES);
 	view->vmas = hp_arena_section(arena, HP_SECTION_VMAS);
 	view->opens = hp_arena_section(arena, HP_SECTION_OPENS);
+	view->names = hp_arena_section(arena, HP_SECTION_NAMES);
 	view->pages.pages = &view->shared->pages;
 	view->pages.bitmap = hp_arena_section(arena, HP_SECTION_PAGES_MAP);
 	view->pages.memory = hp_arena_section(arena, HP_SECTION_PAGES);
@@ -107,8 +111,9 @@ static int create_arena(struct hp_pool_view *view, const hp_pool_options *option
                         hp_error *error)
 {
 	struct hp_section_spec spec[HP_SECTIONS + 1];
-	bool hugetlb = options->backing == HP_BACKING_AUTO || options->backing == HP_BACKING_HUGETLB;
-	bool memory = options->backing != HP_BACKING_HUGETLB;
+	bool gigantic = options->backing == HP_BACKING_HUGETLB_1G;
+	bool hugetlb = gigantic || options->backing == HP_BACKING_AUTO || options->backing == HP_BACKING_HUGETLB;
+	bool memory = !gigantic && options->backing != HP_BACKING_HUGETLB;
 	uint32_t each = (uint32_t)((hp_frames_up(options->max_size) + HP_REGION_FRAMES - 1) / HP_REGION_FRAMES);
 	struct hp_pool_shared *shared;
 	uint32_t segments = 0;
@@ -129,8 +134,9 @@ static int create_arena(struct hp_pool_view *view, const hp_pool_options *option
 		shared->segment[s].first_region = s * each;
 	shared->regions = each * segments;
 	shared->segments = segments;
+	shared->unit = gigantic ? HP_REGION_FRAMES : 1;
 	shared->size_frames = hp_frames_up(options->size);
-	shared->fault_window = tuning->fault_window;
+	shared->fault_window = gigantic ? HP_REGION_FRAMES : tuning->fault_window;
 	shared->fault_mutexes = tuning->fault_mutexes;
 	shared->fault_sleep_us = tuning->fault_sleep_us;
 	shared->file_lock = tuning->file_lock;
@@ -161,7 +167,7 @@ static int create_segments(struct hp_pool_view *view, const hp_pool_options *opt
 	int result;
 
 	for (uint32_t s = 0; s < shared->segments; s++) {
-		hp_backing backing = shared->segment[s].backing;
+		hp_backing backing = hp_unit(view) > 1 ? HP_BACKING_HUGETLB_1G : shared->segment[s].backing;
 
 		result = view->os->ops->segment_create(view->os, backing, size, &view->segment[s]);
 		if (result == -ENOTSUP && options->backing == HP_BACKING_AUTO)
@@ -352,6 +358,7 @@ int hp_pool_enter_view(struct hp_pool_view *view, struct hp_thread **t, hp_error
 		               HP_PROCESSES_MAX - 1);
 	if (result)
 		return hp_fail(error, result, HP_LIMIT_TABLE, "%u threads use this pool already", HP_THREADS_MAX);
+	hp_pool_catch_up(*t);
 	return 0;
 }
 
@@ -376,6 +383,7 @@ int hp_pool_promise(struct hp_thread *t, uint64_t frames, hp_error *error)
 	}
 	if (result) {
 		hp_pool_reap(t); /* others may have done it for us */
+		hp_holes_settle(t);
 		result = hp_commit(view, frames);
 	}
 	if (result)
@@ -499,6 +507,7 @@ int hp_pool_stats_get(hp_pool pool, hp_pool_stats *stats)
 	stats->dirty = count[HP_FRAME_FREE_DIRTY];
 	stats->zeroing = count[HP_FRAME_ZEROING];
 	stats->used = count[HP_FRAME_USED];
+	stats->page_size = hp_bytes(hp_unit(t->pool));
 	stats->holes = count[HP_FRAME_HOLE];
 	stats->reserved = hp_pool_reserved(t);
 	stats->files = atomic_load(&shared->files.live);

@@ -31,8 +31,9 @@ struct hp_pool_view {
 	struct hp_frame *frames;
 	uint64_t *zeroed_map, *free_map; /* under the extents lock */
 	struct hp_page_store pages;
-	void *files, *vmas;      /* records of the layers above */
-	_Atomic uint16_t *opens; /* [process][file]: handles, see file/file.h */
+	void *files, *vmas;               /* records of the layers above */
+	char (*names)[HP_FILE_NAME_SIZE]; /* of files, by number; "" is none; under names_lock */
+	_Atomic uint16_t *opens;          /* [process][file]: handles, see file/file.h */
 	hp_segment segment[HP_SEGMENTS_MAX];
 	char *direct;                    /* frame 0 in the pool's own mapping */
 	_Atomic uint32_t *direct_frames; /* [region]: frames that this process has mapped there */
@@ -71,8 +72,8 @@ struct hp_pool_view *hp_pool_at(uint32_t index);
 /* Enters an initialised view into the table: its index and generation are set. -EMFILE. */
 int hp_pool_register(struct hp_pool_view *view);
 /*
- * Takes the view out of the table and gives the calling thread's slot up. Returns how many slots, from the first on, hold
- * all those of other threads of this process: they must stay mapped as long as these threads live.
+ * Takes the view out of the table and gives the calling thread's slot up. Returns how many slots, from the first on,
+ * hold all those of other threads of this process: they must stay mapped as long as these threads live.
  */
 uint32_t hp_pool_unregister(struct hp_pool_view *view);
 /*
@@ -100,21 +101,27 @@ void hp_pools_reset(void);
 
 /* -- hooks: what the layers above know about a process ---------------------------------------------------------- */
 
-struct hp_pool_hooks {
+struct hp_pool_hooks { /* each may be NULL */
 	/* Takes back everything that dead processes had: handles, mappings. Under the reap lock; may be begun again. */
 	void (*reap)(struct hp_thread *t, const uint64_t *dead);
-	/* Finishes what a dead thread was in the middle of. Under the reap lock; may be begun again. May be NULL. */
+	/* Finishes what a dead thread was in the middle of. Under the reap lock; may be begun again. */
 	void (*recover)(struct hp_thread *t, const struct hp_intent *intent);
 	/* Whether this process has handles or mappings, for hp_pool_close. */
 	bool (*in_use)(struct hp_thread *t);
-	/* Pages promised and not taken, by their bits. Exact when nothing else runs. May be NULL. */
+	/* Pages promised and not taken, by their bits. Exact when nothing else runs. */
 	uint64_t (*reserved)(struct hp_thread *t);
+	/* A file may have been cut or have grown under a mapping of this process. Not under a lock. */
+	void (*catch_up)(struct hp_thread *t);
 	/* The layer's invariants: 0, or -EUCLEAN and the first violation. Nothing else runs. */
 	int (*check)(struct hp_thread *t, hp_error *error);
 };
 void hp_pool_hooks_add(const struct hp_pool_hooks *hooks);
 bool hp_pool_in_use(struct hp_thread *t);
 uint64_t hp_pool_reserved(struct hp_thread *t);
+/* Brings the process's mappings up to date, if they are behind. Not under a lock. */
+void hp_pool_catch_up(struct hp_thread *t);
+/* The same; and waits for another thread that is about it. */
+void hp_pool_catch_up_now(struct hp_thread *t);
 int hp_pool_check_layers(struct hp_thread *t, hp_error *error);
 /* Buries dead processes. Returns how many. Not in the fault path. */
 uint32_t hp_pool_reap(struct hp_thread *t);
@@ -168,10 +175,31 @@ static inline uint32_t hp_segment_frames(const struct hp_pool_shared *shared)
 	return shared->regions / shared->segments * HP_REGION_FRAMES;
 }
 
+/* Frames come, go and are mapped in so many, aligned: a huge page of the kernel's. */
+static inline uint32_t hp_unit(const struct hp_pool_view *view)
+{
+	return view->shared->unit;
+}
+
+static inline bool hp_is_aligned(const struct hp_pool_view *view, uint64_t bytes)
+{
+	return (bytes & (hp_bytes(hp_unit(view)) - 1)) == 0;
+}
+
+/* Frames that the pool may ever have. */
+static inline uint32_t hp_pool_frames_max(const struct hp_pool_view *view)
+{
+	return view->shared->regions * HP_REGION_FRAMES;
+}
+
 /* The segment record of a frame and the frame's offset in it. */
 unsigned hp_segment_of(const struct hp_pool_view *view, hp_frame_id frame, uint64_t *offset);
 /* The address of a frame, mapped in this process when needed. NULL: it could not be mapped. Signal safe. */
 void *hp_direct(struct hp_pool_view *view, hp_frame_id frame);
+/* The kernel has taken pages of these frames out of every page table, shared ones as a whole. */
+void hp_direct_is_spoiled(struct hp_pool_view *view, hp_frame_id first, uint32_t count);
+/* Makes page tables of these frames ones that can be shared, if they are not. */
+void hp_direct_repair(struct hp_pool_view *view, hp_frame_id first, uint32_t count);
 
 /* -- fill.c ------------------------------------------------------------------------------------------------------ */
 

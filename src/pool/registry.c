@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "os/sentinel.h"
+#include "pool/tenant.h"
 #include "pool/workers.h"
 #include "sync/rwsem.h"
 
@@ -239,7 +240,7 @@ bool hp_pool_in_use(struct hp_thread *t)
 	bool in_use = false;
 
 	for (unsigned i = 0; i < hook_count; i++)
-		in_use |= hooks[i]->in_use(t);
+		in_use |= hooks[i]->in_use && hooks[i]->in_use(t);
 	return in_use;
 }
 
@@ -248,7 +249,7 @@ int hp_pool_check_layers(struct hp_thread *t, hp_error *error)
 	int result = 0;
 
 	for (unsigned i = 0; i < hook_count && !result; i++)
-		result = hooks[i]->check(t, error);
+		result = hooks[i]->check ? hooks[i]->check(t, error) : 0;
 	return result;
 }
 
@@ -259,7 +260,22 @@ uint64_t hp_pool_reserved(struct hp_thread *t)
 	for (unsigned i = 0; i < hook_count; i++)
 		if (hooks[i]->reserved)
 			reserved += hooks[i]->reserved(t);
-	return reserved;
+	return reserved + hp_tenants_reserved(t->pool);
+}
+
+void hp_pool_catch_up(struct hp_thread *t)
+{
+	_Atomic uint32_t *behind = &t->pool->processes.record[t->pool->process].behind;
+
+	if (__builtin_expect(atomic_load_explicit(behind, memory_order_acquire) != 0, 0))
+		hp_pool_catch_up_now(t);
+}
+
+void hp_pool_catch_up_now(struct hp_thread *t)
+{
+	for (unsigned i = 0; i < hook_count; i++)
+		if (hooks[i]->catch_up)
+			hooks[i]->catch_up(t);
 }
 
 /* What the thread of a slot was in the middle of. */
@@ -310,7 +326,8 @@ uint32_t hp_pool_reap_buried(struct hp_thread *t)
 	if (!count)
 		return 0;
 	for (unsigned i = hook_count; i-- > 0;)
-		hooks[i]->reap(t, dead);
+		if (hooks[i]->reap)
+			hooks[i]->reap(t, dead);
 	hp_workers_reap(t, dead);
 	hp_fill_reap(view, dead);
 	reap_slots(t, dead);

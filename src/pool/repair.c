@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What becomes of the pool's books when the owner of a lock died inside. Each routine makes what the lock protects
- * consistent in itself, from the words that say most: bitmaps before counts, states of frames before bitmaps. Frames and
- * promises that the dead thread had in its hands are not found here: they are in its intents.
+ * consistent in itself, from the words that say most: bitmaps before counts, states of frames before bitmaps. Frames
+ * and promises that the dead thread had in its hands are not found here: they are in its intents.
  */
 #include "pool/extent.h"
 

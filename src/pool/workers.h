@@ -16,9 +16,9 @@
 int hp_workers_start(struct hp_thread *t, uint32_t zeroers);
 void hp_workers_stop(struct hp_pool_view *view);
 /*
- * Holds workers off until resume, and waits until no frame is in their hands; false: some still are. Their process may be
- * stopped, or a zeroer may not get the CPU, so who only wants frames waits for HP_WORKERS_PATIENCE. Nests. Not in the
- * fault path.
+ * Holds workers off until resume, and waits until no frame is in their hands; false: some still are. Their process may
+ * be stopped, or a zeroer may not get the CPU, so who only wants frames waits for HP_WORKERS_PATIENCE. Nests. Not in
+ * the fault path.
  */
 #define HP_SLICE_NS 100000000         /* after so long without news we look whether somebody has died */
 #define HP_WORKERS_PATIENCE 200000000 /* ns */

@@ -13,6 +13,7 @@
 #include "file/place.h"
 
 #include <errno.h>
+#include <sched.h>
 
 /* How this thread has touched lazy memory: the window grows while it goes on where the last one ended. */
 static __thread struct {
@@ -30,28 +31,6 @@ static __thread struct {
 
 /* A lost race leaves nothing to do, once or twice; a page that keeps faulting was protected by somebody else. */
 #define REPEATS_MAX 8u
-
-static bool is_mapped(const struct hp_mapping *m, uint32_t page)
-{
-	uint32_t bit = page - m->first;
-
-	return atomic_load_explicit(&m->mapped[bit / 64], memory_order_acquire) >> bit % 64 & 1;
-}
-
-/* Returns how many of the chunk's pages are mapped now; the run lies in one chunk. */
-static uint32_t note_mapped(struct hp_mapping *m, uint32_t page, uint32_t pages)
-{
-	_Atomic uint16_t *count = &m->chunk_mapped[page / HP_REGION_FRAMES - m->first / HP_REGION_FRAMES];
-	uint32_t fresh = 0;
-
-	for (uint32_t i = 0; i < pages; i++) {
-		uint32_t bit = page + i - m->first;
-		uint64_t mask = 1ull << bit % 64;
-
-		fresh += !(atomic_fetch_or_explicit(&m->mapped[bit / 64], mask, memory_order_release) & mask);
-	}
-	return fresh + atomic_fetch_add_explicit(count, (uint16_t)fresh, memory_order_relaxed);
-}
 
 /* The window of an ordinary fault at `page`, by what this thread did before. */
 static uint32_t choose_window(const struct hp_mapping *m, uint32_t page)
@@ -83,13 +62,14 @@ static struct run run_around(const struct hp_mapping *m, uint32_t page, uint32_t
 	struct run run = {page, 1, hp_index_lookup(index, page)};
 
 	high = high > page + window ? high : page + window;
+	high = (uint32_t)hp_min(high, atomic_load(&hp_file_at(m->pool, m->file)->pages)); /* reach may be behind it */
 	low = low > m->first ? low : m->first;
-	high = (uint32_t)hp_min(hp_min(high, m->first + m->pages), chunk + HP_REGION_FRAMES);
+	high = (uint32_t)hp_min(hp_min(high, m->first + atomic_load(&m->reach)), chunk + HP_REGION_FRAMES);
 	while (page + run.pages < high && hp_index_lookup(index, page + run.pages) == run.frame + run.pages &&
-	       !is_mapped(m, page + run.pages))
+	       !hp_touched_test(m->touched, page + run.pages))
 		run.pages++;
 	while (run.page > low && run.frame > 0 && hp_index_lookup(index, run.page - 1) == run.frame - 1 &&
-	       !is_mapped(m, run.page - 1)) {
+	       !hp_touched_test(m->touched, run.page - 1)) {
 		run.page--;
 		run.frame--;
 		run.pages++;
@@ -111,13 +91,16 @@ static void merge_chunk(const struct hp_mapping *m, uint32_t page)
 	hp_frame_id frame = hp_index_lookup(index, first);
 	void *address;
 
-	if (hp_index_run(index, first, HP_REGION_FRAMES) != HP_REGION_FRAMES ||
+	/* What belongs to other pieces of the mapping is not in the count, or was before it was cut. */
+	if (first < m->first || first + HP_REGION_FRAMES > hp_mapping_end(m) ||
+	    first + HP_REGION_FRAMES > atomic_load(&hp_file_at(m->pool, m->file)->pages) ||
+	    hp_index_run(index, first, HP_REGION_FRAMES) != HP_REGION_FRAMES ||
 	    os->ops->reserve(os, HP_REGION_SIZE, HP_REGION_SIZE, 0, &address))
 		return;
 	scratch.start = (uintptr_t)address;
 	scratch.first = first;
 	if (!hp_mapping_place(&scratch, first, HP_REGION_FRAMES, frame, HP_OS_MAP_REPLACE)) {
-		if (!os->ops->move(os, address, (void *)(m->start + hp_bytes(first - m->first)), HP_REGION_SIZE))
+		if (!os->ops->move(os, address, hp_mapping_at(m, first), HP_REGION_SIZE))
 			return;
 		/* The kernel may have taken the old mappings away already. */
 		if (hp_mapping_place(m, first, HP_REGION_FRAMES, frame, HP_OS_MAP_REPLACE))
@@ -136,7 +119,7 @@ static int map_around(struct hp_thread *t, struct hp_mapping *m, uint32_t page, 
 
 	if (result)
 		return result;
-	if (note_mapped(m, run.page, run.pages) == HP_REGION_FRAMES)
+	if (hp_touched_set(m->touched, run.page, run.pages) == HP_REGION_FRAMES)
 		merge_chunk(m, page);
 	*end = run.page + run.pages;
 	atomic_fetch_add_explicit(&t->pool->shared->faults, 1, memory_order_relaxed);
@@ -144,16 +127,31 @@ static int map_around(struct hp_thread *t, struct hp_mapping *m, uint32_t page, 
 	return 0;
 }
 
+/* What the fault mutex is chosen by: all who map a shared page meet, and private memory is its mapping's alone. */
+static struct hp_fault_key key_of(const struct hp_mapping *m, uint32_t page)
+{
+	if (m->flags & HP_MAPPING_PRIVATE)
+		return (struct hp_fault_key){1ull << 32 | m->vma, hp_frames((uintptr_t)hp_mapping_at(m, page))};
+	return (struct hp_fault_key){m->file, page};
+}
+
+/* -ENXIO: the page lies beyond the file's end, and an access is SIGBUS from now on. */
 static int resolve(struct hp_thread *t, struct hp_mapping *m, uint32_t page, uint32_t window, uint32_t *end)
 {
-	struct hp_file_use use = {hp_file_at(t->pool, m->file), m->file};
-	uint32_t left = m->first + m->pages - page;
+	struct hp_file_use use = hp_mapping_file(m);
+	uint32_t unit = hp_unit(m->pool), left;
 	int result;
 
+	page -= page % unit;
+	window = window > unit ? window : unit;
+	left = hp_mapping_end(m) - page;
+
 	hp_file_fault_lock(t, use, m->vma);
-	result = hp_file_fault_locked(t, use, page, (window < left ? window : left) - 1);
+	result = hp_file_fault_locked(t, use, page, (window < left ? window : left) - 1, key_of(m, page));
 	if (!result)
 		result = map_around(t, m, page, window, end);
+	else if (result == -ENXIO && hp_mapping_cut(m, atomic_load(&use.record->pages)))
+		result = -ENOMEM;
 	hp_file_fault_unlock(t, use, m->vma);
 	return result;
 }
@@ -166,7 +164,7 @@ int hp_mapping_populate(struct hp_thread *t, struct hp_mapping *m, uint32_t page
 	while (page < end && !result) {
 		uint32_t left = end - page, in_chunk = HP_REGION_FRAMES - page % HP_REGION_FRAMES;
 
-		if (is_mapped(m, page))
+		if (hp_touched_test(m->touched, page))
 			page++;
 		else
 			result = resolve(t, m, page, left < in_chunk ? left : in_chunk, &page);
@@ -191,15 +189,23 @@ static enum hp_fault_result fault_in(struct hp_mapping *m, uintptr_t address, bo
 	struct hp_thread *t;
 	int result;
 
-	if (!(m->flags & HP_MAP_LAZY) || (write && !(m->prot & HP_PROT_WRITE)))
+	if (m->gone)
 		return HP_FAULT_FOREIGN;
-	if (is_mapped(m, page))
+	if (hp_private_is_moving(m)) {
+		sched_yield();
+		return HP_FAULT_RESOLVED;
+	}
+	if (!(m->prot & (write ? HP_PROT_WRITE : HP_PROT_READ)))
+		return HP_FAULT_FOREIGN;
+	/* Ready memory, or the kernel's, may have come in the place of lazy memory that was touched. */
+	if (!(m->flags & HP_MAP_LAZY) || atomic_load(&m->frozen) || hp_touched_test(m->touched, page))
 		return may_repeat(m, address) ? HP_FAULT_RESOLVED : HP_FAULT_FOREIGN;
 	result = hp_thread_enter_blocked(m->pool, &t);
 	if (!result)
 		result = resolve(t, m, page, choose_window(m, page), &touches.next);
+	hp_private_faulted(m);
 	repeated.mapping = NULL;
-	if (!result)
+	if (!result || result == -ENXIO)
 		return HP_FAULT_RESOLVED;
 	hp_log(HP_LOG_ERROR, "the fault at 0x%lx, page %u of its file, cannot be resolved: %s (errno %d)", address,
 	       page,

@@ -3,8 +3,9 @@
  * fork.
  *
  * The child has the parent's mappings from its first instruction. What the pool's books need to know of it the parent
- * enters before it forks, where the memory of the books is at hand: for the child each page of them would be a fault, and
- * most children exec or exit soon. The child itself does nothing until it first uses hugepool, or touches lazy memory:
+ * enters before it forks, where the memory of the books is at hand: for the child each page of them would be a fault,
+ * and most children exec or exit soon. The child itself does nothing until it first uses hugepool, or touches lazy
+ * memory:
  *
  *   parent                                        child
  *   take the child's record and lock
@@ -52,12 +53,12 @@ static void register_mapping(const struct hp_range *range, void *unused)
 
 	(void)unused;
 	m->child_vma = 0;
-	if (!m->vma)
+	if (!m->vma || m->flags & (HP_FORK_WITHOUT | HP_FORK_COPY))
 		return;
 	if (atomic_load(&facts.process) && !hp_thread_enter(m->pool, &t))
 		hp_vma_add_forked(t, m->file, &facts, &m->child_vma);
 	if (!m->child_vma)
-		hp_file_keep(m->pool, m->file, m->first + m->pages);
+		hp_file_keep(m->pool, m->file, hp_mapping_end(m));
 }
 
 /* Records of mappings are taken while nobody can be reaped: room is made before. */
@@ -99,6 +100,15 @@ static void prepare_pool(struct hp_pool_view *view)
 	state.child[view->index].lock = lock;
 }
 
+/* What the parent has not heard of yet the child has not either. What comes from now on tells both. */
+static void inherit_news(struct hp_pool_view *view)
+{
+	struct hp_process *record = view->processes.record;
+
+	if (view->process && state.child[view->index].process && atomic_load(&record[view->process].behind))
+		atomic_store(&record[state.child[view->index].process].behind, 1);
+}
+
 static void prepare(void)
 {
 	sigset_t saved;
@@ -109,13 +119,18 @@ static void prepare(void)
 			prepare_pool(hp_pool_at(i));
 	hp_rwsem_write_lock(&hp_space.fork_gate, hp_space_locker(), HP_CLASS_FORK);
 	hp_signals_block(&saved);
+	hp_private_prepare();
 	hp_range_map_each(&hp_space.ranges, register_mapping, NULL);
 	hp_signals_restore(&saved);
+	for (uint32_t i = 0; i < HP_POOLS_MAX; i++)
+		if (hp_pool_at(i))
+			inherit_news(hp_pool_at(i));
 	atomic_store(&state.step, PREPARED);
 }
 
 static void in_parent(void)
 {
+	hp_private_in_parent();
 	atomic_store(&state.step, NOTHING);
 	hp_rwsem_write_unlock(&hp_space.fork_gate, hp_space_locker());
 	for (uint32_t i = 0; i < HP_POOLS_MAX; i++) {
@@ -155,12 +170,17 @@ static void adopt_mapping(const struct hp_range *range, void *unused)
 
 	(void)unused;
 	m->vma = m->child_vma;
+	m->gone = m->gone || m->flags & HP_FORK_WITHOUT;
+	if (!m->gone)
+		return;
+	atomic_store(&m->moving, false);
+	atomic_store(&hp_space.some_gone, true);
 }
 
 /*
- * What the parent prepared becomes this process's own. Only the forking thread's memory is as it was in the parent; other
- * threads that come in here too have been made since, and wait. Signal safe: the first use may be a fault. False: this is
- * the child of a raw clone.
+ * What the parent prepared becomes this process's own. Only the forking thread's memory is as it was in the parent;
+ * other threads that come in here too have been made since, and wait. Signal safe: the first use may be a fault.
+ * False: this is the child of a raw clone.
  */
 static bool take_over(void)
 {
@@ -186,10 +206,11 @@ static bool take_over(void)
 	return hp_sentinel_is_armed();
 }
 
-/* Only where the kernel cannot tell a child later; debug builds also note that the fork gate is not held. */
+/* What cannot wait for the first use. */
 static void in_child(void)
 {
 	hp_order_pop(&hp_space.fork_gate);
+	hp_private_in_child();
 	if (!hp_sentinel_wipes())
 		take_over();
 }
@@ -197,9 +218,5 @@ static void in_child(void)
 void hp_fork_watch(void)
 {
 	hp_process_on_fork(take_over);
-#ifdef HP_DEBUG_CHECKS
 	pthread_atfork(prepare, in_parent, in_child);
-#else
-	pthread_atfork(prepare, in_parent, hp_sentinel_wipes() ? NULL : in_child);
-#endif
 }

@@ -5,10 +5,13 @@
 #include "file/vma.h"
 #include "os/sentinel.h"
 
+static const struct hp_pool_hooks space_hooks = {.in_use = hp_space_in_use, .catch_up = hp_space_catch_up};
+
 static void join_layers(void)
 {
 	hp_pool_hooks_add(&hp_file_hooks);
 	hp_pool_hooks_add(&hp_vma_hooks);
+	hp_pool_hooks_add(&space_hooks);
 	hp_pool_repairs();
 	hp_file_repairs();
 	hp_sentinel_arm();

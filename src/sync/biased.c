@@ -82,8 +82,8 @@ bool hp_biased_read_trylock_at(struct hp_biased *lock, const struct hp_locker *w
 /* ---- writers ---------------------------------------------------------------------------------------------------- */
 
 /*
- * Waits until a visible hold of this lock is gone, or its thread is: then it goes too. The revocation began at start_ns:
- * when that is long ago all who are still inside are asked after at once.
+ * Waits until a visible hold of this lock is gone, or its thread is: then it goes too. The revocation began at
+ * start_ns: when that is long ago all who are still inside are asked after at once.
  */
 static void wait_for_hold(struct hp_biased *lock, const struct hp_locker *who, uint32_t slot, unsigned k,
                           int64_t start_ns)
@@ -140,7 +140,8 @@ static uint32_t stop_bias(struct hp_biased *lock)
 }
 
 /*
- * The rwsem is held for writing. A writer that was killed in here leaves REVOKING behind, and the next one begins again.
+ * The rwsem is held for writing. A writer that was killed in here leaves REVOKING behind, and the next one begins
+ * again.
  */
 void hp_biased_revoke(struct hp_biased *lock, const struct hp_locker *who)
 {

@@ -3,8 +3,8 @@
  * A reader-biased reader-writer lock: an rwsem whose readers pass it by as long as nobody writes (after D. Dice and
  * A. Kogan, "BRAVO: Biased Locking for Reader-Writer Locks", 2019, with the readers in their threads' own records).
  *
- * While the bias is on a reader only makes its hold VISIBLE in its record, a cache line of its own, and looks at the bias
- * again. A writer takes the rwsem, turns the bias off, and waits until no such hold is left:
+ * While the bias is on a reader only makes its hold VISIBLE in its record, a cache line of its own, and looks at the
+ * bias again. A writer takes the rwsem, turns the bias off, and waits until no such hold is left:
  *
  *   reader                           writer
  *   the hold becomes visible         take the rwsem for writing
@@ -117,8 +117,8 @@ void hp_biased_write_lock_at(struct hp_biased *lock, const struct hp_locker *who
 /* Fails also where readers are inside by the bias, which stays on then. */
 bool hp_biased_write_trylock_at(struct hp_biased *lock, const struct hp_locker *who, uint32_t point);
 /*
- * By who holds the rwsem for writing: waits until no reader is inside by the bias. The repair routine of a class of biased
- * locks begins with it: the dead writer may have been waiting here itself.
+ * By who holds the rwsem for writing: waits until no reader is inside by the bias. The repair routine of a class of
+ * biased locks begins with it: the dead writer may have been waiting here itself.
  */
 void hp_biased_revoke(struct hp_biased *lock, const struct hp_locker *who);
 /* The upgradeable reader becomes the writer. */

@@ -17,6 +17,8 @@ static struct {
 	[HP_CLASS_FAULT] = {"fault", false, NULL},
 	[HP_CLASS_RESERVE] = {"reservation", false, NULL},
 	[HP_CLASS_FILE_MAPPINGS] = {"file_mappings", false, NULL},
+	[HP_CLASS_NAMES] = {"names", false, NULL},
+	[HP_CLASS_TENANT] = {"tenant", false, NULL},
 	[HP_CLASS_EXTENTS] = {"extents", false, NULL},
 	[HP_CLASS_CPU_CACHE] = {"cpu_cache", false, NULL},
 	[HP_CLASS_TABLE] = {"table", false, NULL},

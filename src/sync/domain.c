@@ -9,6 +9,7 @@ void hp_locks_init(struct hp_lock_domain *domain)
 {
 	domain->shared->fenced = !hp_barrier_join();
 	domain->shared->cpus = hp_cpu_count();
+	atomic_store(&domain->shared->epoch, 1);
 	atomic_store(&domain->shared->statistics.enabled, 1);
 }
 
@@ -28,7 +29,8 @@ HP_AFTER_A_DEATH void hp_locker_init(struct hp_locker *who, const struct hp_lock
 				atomic_store(&who->record->ticks[class][mode], UINT8_MAX);
 				atomic_store(&who->record->acquired[class][mode], (uint64_t)-UINT8_MAX);
 			}
-	/* What the slot's last thread was measuring when it died. */
+	/* What the slot's last thread was reading and measuring when it died. */
+	atomic_store(&who->record->section, 0);
 	for (unsigned k = 0; k < HP_HOLDS; k++)
 		who->record->since_ns[k] = 0;
 	while (used <= slot->id && !atomic_compare_exchange_weak(&domain->shared->slots_used, &used, slot->id + 1))

@@ -31,6 +31,7 @@ enum hp_hold_state { HP_HOLD_PENDING = 1, HP_HOLD_COUNTED, HP_HOLD_VISIBLE };
 struct hp_lock_record {
 	_Atomic uint64_t hold[HP_HOLDS];
 	_Atomic uint32_t point[HP_HOLDS];
+	_Atomic uint64_t section; /* the epoch that a read section began in; 0: none (sync/section.h) */
 	uint64_t since_ns[HP_HOLDS] __attribute__((aligned(HP_CACHE_LINE))); /* of a sampled hold; 0 else */
 	uint32_t warm_reads;                                                 /* by a warm bias: sync/biased.h */
 	/* Acquisitions are the sum of both: `ticks` goes round, every HP_HOLD_SAMPLE of them, and is carried over. */
@@ -43,6 +44,7 @@ struct hp_lock_shared {              /* one for a domain, in its memory */
 	uint32_t fenced;             /* there are no one-sided barriers (sync/barrier.h); never changes */
 	uint32_t cpus;               /* never changes */
 	_Atomic uint32_t burial;     /* owner: who repairs the count of a lock (sync/rwsem.c), or 0 */
+	_Atomic uint64_t epoch;      /* of read sections (sync/section.h) */
 	struct hp_lock_statistics statistics __attribute__((aligned(HP_CACHE_LINE)));
 };
 

@@ -32,9 +32,14 @@ static inline uint64_t hp_hash_key(uint64_t a, uint64_t b)
 	return x ^ x >> 33;
 }
 
+/* (file, page) for shared pages, so that all who map them meet; (mapping, address) for those of private memory. */
+struct hp_fault_key {
+	uint64_t object, place;
+};
+
 /*
- * The mutex of a page; `count` is a power of two. The key is (file, page) for pages that are shared, so that all who map
- * them meet, and (mapping, address) for those of private memory.
+ * The mutex of a page; `count` is a power of two. The key is (file, page) for pages that are shared, so that all who
+ * map them meet, and (mapping, address) for those of private memory.
  */
 static inline struct hp_mutex *hp_fault_mutex_for(struct hp_fault_mutex *table, uint32_t count, uint64_t object,
                                                   uint64_t place)

@@ -2,10 +2,10 @@
 /*
  * A process-shared mutex. Not recursive. Signal safe. All zeroes is an unlocked mutex.
  *
- * Who finds it taken spins for about as long as spinning has paid off at this mutex before, then sleeps; an unlock wakes
- * one sleeper, which competes with those who come by (after U. Drepper, "Futexes Are Tricky", 2011, and glibc's adaptive
- * mutexes). A sleeper that hears nothing for HP_LIVENESS_NS asks whether the owner is alive; from a dead one it takes
- * the mutex over and runs the repair routine of its class.
+ * Who finds it taken spins for about as long as spinning has paid off at this mutex before, then sleeps; an unlock
+ * wakes one sleeper, which competes with those who come by (after U. Drepper, "Futexes Are Tricky", 2011, and glibc's
+ * adaptive mutexes). A sleeper that hears nothing for HP_LIVENESS_NS asks whether the owner is alive; from a dead one
+ * it takes the mutex over and runs the repair routine of its class.
  */
 #ifndef HP_SYNC_MUTEX_H
 #define HP_SYNC_MUTEX_H

@@ -15,6 +15,7 @@ uint32_t hp_process_claim(struct hp_processes *processes, int32_t pid, void **lo
 			continue;
 		atomic_fetch_add(&process->generation, 1);
 		process->pid = pid;
+		atomic_store(&process->behind, 0);
 		atomic_store(&process->pauses, 0);
 		*lock = hp_life_take(processes->control, processes->identity, id);
 		process->has_lock = *lock != NULL;
@@ -50,8 +51,8 @@ bool hp_process_is_buried(const struct hp_processes *processes, uint32_t id)
 }
 
 /*
- * Who looks for a free slot, or asks after its thread, holds the mutex of a dead thread's slot for some microseconds: only
- * one that stays held has somebody living in it.
+ * Who looks for a free slot, or asks after its thread, holds the mutex of a dead thread's slot for some microseconds:
+ * only one that stays held has somebody living in it.
  */
 static bool has_threads(const struct hp_processes *processes, uint32_t id)
 {

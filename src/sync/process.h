@@ -28,6 +28,7 @@ struct hp_process {
 	_Atomic uint32_t generation; /* grows with each owner */
 	int32_t pid;                 /* for people; proves nothing */
 	uint32_t has_lock;           /* 0: no lock could be had, so nobody may call it dead */
+	_Atomic uint32_t behind;     /* a file was cut or has grown under a mapping of it: see space/catch_up.c */
 	_Atomic uint32_t pauses;     /* how often it holds the pool's workers off */
 };
 

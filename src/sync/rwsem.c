@@ -202,9 +202,9 @@ static void clear_notes(const struct hp_lock_domain *domain, uint64_t id, const 
 }
 
 /*
- * Counts the readers that live. While REPAIR is set nobody enters, so that the number only falls: when it has not changed
- * from before the notes were read until after, and none was in between, then it is what the notes say.
- * False: somebody stayed in between for long; the waiters try again.
+ * Counts the readers that live. While REPAIR is set nobody enters, so that the number only falls: when it has not
+ * changed from before the notes were read until after, and none was in between, then it is what the notes say. False:
+ * somebody stayed in between for long; the waiters try again.
  */
 static bool count_readers(struct hp_rwsem *sem, const struct hp_locker *who)
 {

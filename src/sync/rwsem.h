@@ -17,7 +17,8 @@
  * Whoever comes by takes a lock that is free, ahead of those who sleep: the lock never waits for a wake-up to arrive.
  *
  * A reader notes its hold in its record before it counts itself in the state and takes the note away after it has
- * counted itself out (sync/domain.h); when a reader dies, a waiter finds the note, holds all others off and counts again.
+ * counted itself out (sync/domain.h); when a reader dies, a waiter finds the note, holds all others off and counts
+ * again.
  */
 #ifndef HP_SYNC_RWSEM_H
 #define HP_SYNC_RWSEM_H
@@ -77,8 +78,8 @@ static inline bool hp_rwsem_is_written_by(const struct hp_rwsem *sem, hp_owner o
 }
 
 /*
- * Takes back all that a dead thread holds for reading in the domain, after which its slot can have another thread. False:
- * a lock could not be repaired yet; ask again.
+ * Takes back all that a dead thread holds for reading in the domain, after which its slot can have another thread.
+ * False: a lock could not be repaired yet; ask again.
  */
 bool hp_record_bury(const struct hp_locker *who, uint32_t slot);
 

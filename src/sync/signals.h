@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * All signals are blocked while a lock of the fault path is held outside the fault handler. Otherwise a handler of the
- * program could interrupt the holder, touch lazy memory, and wait for a lock that its own thread holds, or out of order.
+ * program could interrupt the holder, touch lazy memory, and wait for a lock that its own thread holds, or out of
+ * order.
  */
 #ifndef HP_SYNC_SIGNALS_H
 #define HP_SYNC_SIGNALS_H

@@ -27,8 +27,8 @@
 #define HP_THREADS_MAX (HP_SLOTS_MAX - 1) /* the first slot is for who finds no other, and looks for dead threads */
 
 /*
- * For who takes over what belongs to a slot: the kernel orders it after the thread that had the slot and ended, which the
- * thread sanitizer does not see.
+ * For who takes over what belongs to a slot: the kernel orders it after the thread that had the slot and ended, which
+ * the thread sanitizer does not see.
  */
 #define HP_AFTER_A_DEATH __attribute__((no_sanitize("thread")))
 
@@ -49,8 +49,8 @@ static inline hp_owner hp_slot_owner(const struct hp_slot *slot)
 /* Makes `count` free slots. */
 int hp_slots_init(struct hp_slot *slots, uint32_t count);
 /*
- * A slot for the calling thread, or NULL if all are held. Signals must be blocked. A slot whose thread died may still be
- * needed to repair what it left: those for which `may_reuse` says no are left alone.
+ * A slot for the calling thread, or NULL if all are held. Signals must be blocked. A slot whose thread died may still
+ * be needed to repair what it left: those for which `may_reuse` says no are left alone.
  */
 struct hp_slot *hp_slot_claim(struct hp_slot *slots, uint32_t count, uint32_t process,
                               bool (*may_reuse)(const void *context, uint32_t id), const void *context);

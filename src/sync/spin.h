@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How long to spin before sleeping. A lock remembers about how long its waiters waited; those who waited for longer than a
- * sleep is worth, as none. On one CPU nobody spins: the owner cannot be running.
+ * How long to spin before sleeping. A lock remembers about how long its waiters waited; those who waited for longer
+ * than a sleep is worth, as none. On one CPU nobody spins: the owner cannot be running.
  */
 #ifndef HP_SYNC_SPIN_H
 #define HP_SYNC_SPIN_H
@@ -21,8 +21,8 @@ static inline uint32_t hp_spin_limit(const struct hp_locker *who, _Atomic uint16
 }
 
 /*
- * The second look comes soon, the others after some microseconds: each takes the cache line from the owner, who is slowed
- * down by more than the waiter wins by looking often. Returns the turns spent so far.
+ * The second look comes soon, the others after some microseconds: each takes the cache line from the owner, who is
+ * slowed down by more than the waiter wins by looking often. Returns the turns spent so far.
  */
 static inline uint32_t hp_spin_pause(uint32_t turn)
 {

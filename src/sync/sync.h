@@ -6,14 +6,17 @@
  *   fork                       process-local (space/fork.c)
  *     grace, space             process-local: one synchronization at a time; the map of addresses
  *       reap                   one at a time takes back what the dead had
- *         table, pages         records and runs of base pages in the arena
+ *         names                of files
+ *         table                records in the arena
  *           file mappings      the list of mappings of a file
  *             file             fault and allocate for reading; what takes pages away for writing
  *               mapping        in place of the file lock where the tuning says file_lock=vma
  *                 fault        one of a table, by (file, page); two at once only by trylock
  *                   reservation  promised pages of a file
- *                     extents    free frames by region
- *                       CPU cache  a few zeroed frames for each CPU
+ *                     tenant     what a tenant uses
+ *                     pages      base pages of the arena: nodes of indexes, maps of files
+ *                       extents  free frames by region
+ *                         CPU cache  a few zeroed frames for each CPU
  *
  * The fault path takes what stands from `file` down. Calls that hold one of these block all signals first
  * (sync/signals.h), so that no handler of the program can touch lazy memory and come back for the same lock, or for one

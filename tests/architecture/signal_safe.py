@@ -18,7 +18,9 @@ from common import expect, make_archive, read_functions, report
 # shows, and so its operations that os.h marks [signal] are named here; so are the zeroing methods.
 ROOTS = [
     (r'src_space_handler\.c\.o', r'on_sigsegv|hp_handle_fault'),
-    (r'src_os_linux\.c\.o', r'linux_(map|unmap|move|reserve|zero)'),
+    (r'src_os_linux\.c\.o', r'linux_(map|unmap|move|reserve|end|zero)'),
+    # Marked [signal] too; faults beyond a file's end come here.
+    (r'src_space_mapping\.c\.o', r'hp_mapping_cut'),
     (r'src_os_zero\.c\.o', r'zero_.*'),
     # The first use of hugepool in a fork child may be a fault.
     (r'src_space_fork\.c\.o', r'take_over|adopt_mapping'),

@@ -237,9 +237,8 @@ def check_two_pools(program, path):
     assert lock_of(report, "file", "W", 1)["acquisitions"] == 2
     parts = re.split(r"^pool (\d)\n", output(*lockstat), flags=re.MULTILINE)
     assert parts[0] == "" and parts[1::2] == ["0", "1"], parts
-    # Nobody has read: then the mode is not named.
-    assert "file" not in parse_text(parts[2])[0] and "file" in parse_text(parts[4])[0], parts
-    assert "file" in parse_text(output(*lockstat, "--pool", "1"))[0]
+    assert "file-W" not in parse_text(parts[2])[0] and "file-W" in parse_text(parts[4])[0], parts
+    assert "file-W" in parse_text(output(*lockstat, "--pool", "1"))[0]
     assert read_json(output(*lockstat, "--json", "-p", "1"))["pools"] == [report["pools"][1]]
     expect_failure(1, "no pool 2", *lockstat, "--pool", "2")
     expect_failure(1, "no pool 2", *lockstat, "--pool", "2", "--reset")

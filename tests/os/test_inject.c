@@ -116,6 +116,7 @@ static void call_each(enum hp_os_call failing, int error)
 	void *control, *address, *target;
 	hp_segment handle, segment;
 	int result[HP_CALL_COUNT];
+	void *held;
 
 	/* What an injected failure left undone is done on the sim itself, so that the rest finds its state. */
 #define CALL(call, name, ...)                                                \
@@ -129,16 +130,29 @@ static void call_each(enum hp_os_call failing, int error)
 	CALL(HP_CALL_SEGMENT_CREATE, segment_create, HP_BACKING_THP, size, &segment);
 	CALL(HP_CALL_RESERVE, reserve, size, HP_FRAME_SIZE, 0, &address);
 	assert_int_equal(direct->reserve(sim, size, HP_FRAME_SIZE, 0, &target), 0);
+	assert_int_equal(direct->unmap(sim, target, size), 0);
+	CALL(HP_CALL_RESERVE_AT, reserve_at, target, size);
+	/* What sim does not have. */
+	result[HP_CALL_ANONYMOUS] = ops->anonymous(os, target, size, HP_PROT_READ, HP_BACKING_THP);
+	result[HP_CALL_HOLD] = ops->hold(os, size, HP_BACKING_HUGETLB, &held);
 	CALL(HP_CALL_MAP, map, address, size, HP_PROT_READ | HP_PROT_WRITE, segment, 0, HP_OS_MAP_REPLACE);
+	CALL(HP_CALL_PROTECT, protect, address, size, HP_PROT_READ | HP_PROT_WRITE);
+	CALL(HP_CALL_KEEP_FROM_CHILDREN, keep_from_children, address, size);
 	CALL(HP_CALL_POPULATE, populate, address, size);
+	CALL(HP_CALL_TOUCH, touch, address, size);
 	CALL(HP_CALL_COLLAPSE, collapse, address, size);
 	CALL(HP_CALL_MOVE, move, address, target, size);
 	assert_int_equal(hp_sim_store(sim, target, 5), 0);
 	ops->zero(os, target, size);
-	uint64_t tag = 1;
+	uint64_t tag = 1, stored = 9;
 	assert_int_equal(hp_sim_load(sim, target, &tag), 0);
 	assert_int_equal(tag, 0);
+	ops->store(os, target, &stored, sizeof(stored));
+	ops->load(os, target, &tag, sizeof(tag));
+	assert_int_equal(tag, stored);
 	CALL(HP_CALL_SEGMENT_PUNCH, segment_punch, segment, 0, size);
+	CALL(HP_CALL_SEGMENT_RENEW, segment_renew, segment, 0, size);
+	CALL(HP_CALL_END, end, target, size, handle, 10000);
 	CALL(HP_CALL_VACATE, vacate, target, size);
 	CALL(HP_CALL_UNMAP, unmap, target, size);
 	CALL(HP_CALL_SEGMENT_DESTROY, segment_destroy, segment);
@@ -146,7 +160,9 @@ static void call_each(enum hp_os_call failing, int error)
 #undef CALL
 
 	for (int call = 0; call < HP_CALL_COUNT; call++)
-		assert_int_equal(result[call], call == (int)failing ? error : 0);
+		assert_int_equal(result[call], call == (int)failing                                ? error
+		                               : call == HP_CALL_ANONYMOUS || call == HP_CALL_HOLD ? -ENOTSUP
+		                                                                                   : 0);
 }
 
 static void test_every_call(void **state)

@@ -59,6 +59,19 @@ static void drop(char *address, uint64_t frames, hp_segment segment)
 	EXPECT_EQ(os->ops->segment_destroy(os, segment), 0);
 }
 
+/* For what does not depend on the kind as well as for what does. */
+static const hp_backing kinds[] = {HP_BACKING_HUGETLB, HP_BACKING_BASE};
+
+/* False: there are no huge pages. */
+static bool start_kind(int i)
+{
+	start();
+	if (kinds[i] == HP_BACKING_HUGETLB && kind != HP_BACKING_HUGETLB)
+		return false;
+	kind = kinds[i];
+	return true;
+}
+
 /* Asks the kernel, who answers EFAULT where a touch would trap. */
 static bool is_readable(const char *address)
 {
@@ -239,6 +252,189 @@ static void test_vacate(void)
 	drop(address, FRAMES, segment);
 }
 
+static sigjmp_buf after_signal;
+
+static void on_signal(int number)
+{
+	siglongjmp(after_signal, number);
+}
+
+/* The signal that an access gets, or 0. */
+static int signal_of(volatile char *address, bool is_store)
+{
+	int number = sigsetjmp(after_signal, 1);
+
+	if (number)
+		return number;
+	if (is_store)
+		*address = 1;
+	else
+		(void)*address;
+	return 0;
+}
+
+static void expect_signals(char *address, int of_load, int of_store)
+{
+	EXPECT_EQ(signal_of(address, false), of_load);
+	EXPECT_EQ(signal_of(address, true), of_store);
+	EXPECT_EQ(is_readable(address), !of_load);
+	EXPECT_EQ(is_writable(address), !of_store);
+}
+
+static void catch_signals(void)
+{
+	signal(SIGBUS, on_signal);
+	signal(SIGSEGV, on_signal);
+}
+
+/* Of a size that ends within a page and of one that does not. */
+static void test_end(void)
+{
+	const uint64_t sizes[] = {100001, 8192};
+
+	start();
+	catch_signals();
+	for (int i = 0; i < 2; i++) {
+		hp_segment segment, control;
+		void *control_address;
+		char *address = make_mapping(&segment);
+
+		EXPECT_EQ(os->ops->control_create(os, sizes[i], &control_address, &control), 0);
+		((char *)control_address)[sizes[i] - 1] = 7;
+		write_tag(address, 1);
+		write_tag(address + 3 * FRAME, 3);
+		EXPECT_EQ(os->ops->end(os, address + FRAME, 2 * FRAME, control, sizes[i]), 0);
+		expect_signals(address + FRAME, SIGBUS, SIGBUS);
+		expect_signals(address + 3 * FRAME - 1, SIGBUS, SIGBUS);
+		EXPECT(has_tag(address, 1));
+		EXPECT(has_tag(address + 3 * FRAME, 3));
+		EXPECT_EQ(((char *)control_address)[sizes[i] - 1], 7);
+		errno = 5;
+		EXPECT_EQ(os->ops->populate(os, address + FRAME, FRAME), -EFAULT);
+		EXPECT_EQ(os->ops->touch(os, address + FRAME, FRAME), -EFAULT);
+		EXPECT_EQ(os->ops->end(os, address, FRAME, HP_NO_SEGMENT, sizes[i]), -EBADF);
+		EXPECT_EQ(errno, 5);
+		/* It is a mapping as any: moved, and replaced. */
+		EXPECT_EQ(os->ops->move(os, address + 2 * FRAME, address + 4 * FRAME, FRAME), 0);
+		expect_signals(address + 4 * FRAME, SIGBUS, SIGBUS);
+		EXPECT_EQ(map_at(address + FRAME, 1, RW, segment, 3, HP_OS_MAP_REPLACE), 0);
+		EXPECT(has_tag(address + FRAME, 3));
+		EXPECT_EQ(os->ops->control_destroy(os, control_address, sizes[i], control), 0);
+		expect_signals(address + 4 * FRAME, SIGBUS, SIGBUS);
+		drop(address, FRAMES, segment);
+	}
+}
+
+static void test_protect(void)
+{
+	catch_signals();
+	for (int i = 0; i < 2; i++) {
+		hp_segment segment;
+		char *address;
+
+		if (!start_kind(i))
+			continue;
+		address = make_mapping(&segment);
+		write_tag(address + FRAME, 1);
+		EXPECT_EQ(os->ops->protect(os, address + FRAME, 2 * FRAME, RO), 0);
+		expect_signals(address + FRAME, 0, SIGSEGV);
+		EXPECT(has_tag(address + FRAME, 1));
+		expect_signals(address + 3 * FRAME, 0, 0);
+		EXPECT_EQ(os->ops->protect(os, address + 2 * FRAME, 2 * FRAME, 0), 0);
+		expect_signals(address + 2 * FRAME, SIGSEGV, SIGSEGV);
+		expect_signals(address + 3 * FRAME, SIGSEGV, SIGSEGV);
+		expect_signals(address + FRAME, 0, SIGSEGV);
+		EXPECT_EQ(os->ops->protect(os, address, FRAMES * FRAME, RW), 0);
+		EXPECT(has_tag(address + FRAME, 1));
+		expect_signals(address + 2 * FRAME, 0, 0);
+		EXPECT_EQ(os->ops->unmap(os, address + FRAME, FRAME), 0);
+		errno = 5;
+		EXPECT_EQ(os->ops->protect(os, address + FRAME, FRAME, RO), -ENOMEM);
+		EXPECT_EQ(errno, 5);
+		drop(address, FRAMES, segment);
+	}
+}
+
+static void look_as_a_child(void *context)
+{
+	char *address = context;
+
+	EXPECT(has_tag(address, 0));
+	EXPECT(!is_readable(address + FRAME));
+	EXPECT(!is_readable(address + 2 * FRAME));
+	EXPECT(has_tag(address + 3 * FRAME, 3));   /* it was mapped anew */
+	EXPECT(!is_readable(address + 4 * FRAME)); /* it was moved */
+	EXPECT(has_tag(address + 5 * FRAME, 5));
+}
+
+static void test_keep_from_children(void)
+{
+	for (int i = 0; i < 2; i++) {
+		hp_segment segment;
+		char *address;
+
+		if (!start_kind(i))
+			continue;
+		address = make_mapping(&segment);
+		for (int frame = 0; frame < FRAMES; frame++)
+			write_tag(address + frame * FRAME, frame);
+		errno = 5;
+		EXPECT_EQ(os->ops->keep_from_children(os, address + FRAME, 3 * FRAME), 0);
+		EXPECT_EQ(map_at(address + 3 * FRAME, 1, RW, segment, 3, HP_OS_MAP_REPLACE), 0);
+		EXPECT_EQ(os->ops->move(os, address + 2 * FRAME, address + 4 * FRAME, FRAME), 0);
+		EXPECT(has_tag(address + FRAME, 1));
+		run_child(look_as_a_child, address);
+		EXPECT_EQ(os->ops->keep_from_children(os, address + 2 * FRAME, FRAME), -ENOMEM); /* nothing there */
+		EXPECT_EQ(errno, 5);
+		drop(address, FRAMES, segment);
+	}
+}
+
+static void test_map_private(void)
+{
+	for (int i = 0; i < 2; i++) {
+		const uint64_t available = huge_pages_available();
+		hp_segment segment;
+		char *address, *own, *elsewhere;
+
+		if (!start_kind(i))
+			continue;
+		address = make_mapping(&segment);
+		own = reserve(4 * FRAME, FRAME, 0);
+		elsewhere = reserve(4 * FRAME, FRAME, 0);
+		for (int frame = 0; frame < FRAMES; frame++)
+			write_tag(address + frame * FRAME, frame);
+		EXPECT_EQ(map_at(own, 3, RW, segment, 1, HP_OS_MAP_REPLACE | HP_OS_MAP_PRIVATE), 0);
+		for (int frame = 0; frame < 3; frame++)
+			EXPECT(has_tag(own + frame * FRAME, frame + 1));
+		write_tag(address + FRAME, 21);
+		EXPECT(has_tag(own, 21)); /* nothing was stored there yet */
+		write_tag(own, 31);
+		EXPECT(has_tag(address + FRAME, 21));
+		write_tag(address + FRAME, 41);
+		EXPECT(has_tag(own, 31));
+		/* A page that is populated is its own too. */
+		EXPECT_EQ(os->ops->populate(os, own + FRAME, FRAME), 0);
+		write_tag(address + 2 * FRAME, 22);
+		EXPECT(has_tag(own + FRAME, 2));
+
+		EXPECT_EQ(os->ops->move(os, own, elsewhere, 3 * FRAME), 0);
+		EXPECT(!is_readable(own));
+		EXPECT(has_tag(elsewhere, 31));
+		EXPECT(has_tag(elsewhere + FRAME, 2));
+		EXPECT(has_tag(elsewhere + 2 * FRAME, 3));
+		write_tag(elsewhere + 2 * FRAME, 33);
+		EXPECT(has_tag(address + 3 * FRAME, 3));
+		/* Replaced, it takes its copies with it. */
+		EXPECT_EQ(map_at(elsewhere, 3, RW, segment, 1, HP_OS_MAP_REPLACE | HP_OS_MAP_PRIVATE), 0);
+		EXPECT(has_tag(elsewhere, 41));
+		EXPECT_EQ(os->ops->unmap(os, own, 4 * FRAME), 0);
+		EXPECT_EQ(os->ops->unmap(os, elsewhere, 4 * FRAME), 0);
+		drop(address, FRAMES, segment);
+		EXPECT_EQ(huge_pages_available(), available);
+	}
+}
+
 /* ---- pages ------------------------------------------------------------------------------------------------------ */
 
 static uint64_t blocks_of(hp_segment segment)
@@ -276,6 +472,164 @@ static void test_populate_and_punch(void)
 	EXPECT_EQ(os->ops->vacate(os, address, FRAME), 0);
 	EXPECT(os->ops->populate(os, address, FRAME) < 0); /* inaccessible */
 	EXPECT_EQ(errno, 5);
+	drop(address, FRAMES, segment);
+}
+
+/* What a lazy mapping of the pool's memory does to give a page away and to have it back. */
+static void test_populate_again(void)
+{
+	for (int i = 0; i < 2; i++) {
+		hp_segment segment;
+		char *address;
+
+		if (!start_kind(i))
+			continue;
+		address = make_mapping(&segment);
+		for (int frame = 0; frame < FRAMES; frame++)
+			write_tag(address + frame * FRAME, frame);
+		EXPECT_EQ(os->ops->segment_punch(os, segment, FRAME, 2 * FRAME), 0);
+		EXPECT_EQ(blocks_of(segment), (FRAMES - 2) * FRAME);
+		EXPECT_EQ(os->ops->populate(os, address + FRAME, 2 * FRAME), 0);
+		EXPECT_EQ(blocks_of(segment), FRAMES * FRAME);
+		for (int frame = 0; frame < FRAMES; frame++)
+			EXPECT(frame == 1 || frame == 2 ? is_zero(address + frame * FRAME)
+			                                : has_tag(address + frame * FRAME, frame));
+		drop(address, FRAMES, segment);
+	}
+}
+
+/* True if the page table has an entry for it. */
+static bool is_entered(const char *address)
+{
+	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	uint64_t entry = 0;
+
+	EXPECT(fd >= 0);
+	EXPECT_EQ(pread(fd, &entry, sizeof(entry), (uintptr_t)address / HP_BASE_PAGE_SIZE * sizeof(entry)),
+	          sizeof(entry));
+	close(fd);
+	return entry >> 63;
+}
+
+static void test_touch(void)
+{
+	for (int i = 0; i < 2; i++) {
+		hp_segment segment;
+		char *address, *second;
+
+		if (!start_kind(i))
+			continue;
+		address = make_mapping(&segment);
+		write_tag(address, 7);
+		second = reserve(FRAMES * FRAME, FRAME, 0);
+		EXPECT_EQ(map_at(second, FRAMES, RO, segment, 0, HP_OS_MAP_REPLACE), 0);
+		EXPECT(!is_entered(second));
+		errno = 5;
+		EXPECT_EQ(os->ops->touch(os, second, 2 * FRAME), 0);
+		EXPECT(is_entered(second));
+		EXPECT(is_entered(second + 2 * FRAME - 1)); /* and that one was absent */
+		EXPECT(!is_entered(second + 2 * FRAME));
+		EXPECT_EQ(blocks_of(segment), 2 * FRAME);
+		EXPECT(has_tag(second, 7));
+		EXPECT(is_zero(second + FRAME));
+		EXPECT_EQ(os->ops->populate(os, second, FRAME), -EINVAL); /* that would be a store */
+		EXPECT_EQ(os->ops->protect(os, second, FRAME, 0), 0);
+		EXPECT_EQ(os->ops->touch(os, second, FRAME), -EINVAL);
+		EXPECT_EQ(os->ops->unmap(os, second, FRAMES * FRAME), 0);
+		EXPECT_EQ(os->ops->touch(os, second, FRAME), -ENOMEM);
+		EXPECT_EQ(errno, 5);
+		drop(address, FRAMES, segment);
+	}
+}
+
+static uint64_t huge_pages_reserved(void)
+{
+	FILE *file = fopen("/proc/meminfo", "r");
+	char line[256];
+	unsigned long reserved = 0;
+
+	EXPECT(file);
+	while (fgets(line, sizeof(line), file) && sscanf(line, "HugePages_Rsvd: %lu", &reserved) != 1)
+		;
+	fclose(file);
+	return reserved;
+}
+
+static void fail_to_take_a_page(void *context)
+{
+	hp_segment segment = make_segment(1);
+	char *address = reserve(FRAME, FRAME, 0);
+
+	EXPECT_EQ(map_at(address, 1, RW, segment, 0, HP_OS_MAP_REPLACE), -ENOMEM);
+}
+
+/* In a pool of which every page is used or promised. */
+static void test_renew(void)
+{
+	hp_segment segment, rest_segment, another;
+	char *address, *rest, *taken;
+	uint64_t others, reserved;
+
+	start();
+	catch_signals();
+	if (kind != HP_BACKING_HUGETLB)
+		skip_test("no huge pages");
+	address = make_mapping(&segment);
+	for (int i = 0; i < FRAMES; i++)
+		write_tag(address + i * FRAME, i);
+	others = huge_pages_available();
+	rest_segment = make_segment(others);
+	rest = reserve(others * FRAME, FRAME, 0);
+	EXPECT_EQ(map_at(rest, others, RW, rest_segment, 0, HP_OS_MAP_REPLACE), 0);
+	reserved = huge_pages_reserved();
+	EXPECT_EQ(huge_pages_available(), 0);
+
+	EXPECT_EQ(os->ops->segment_punch(os, segment, 2 * FRAME, FRAME), 0);
+	EXPECT_EQ(huge_pages_available(), 1);
+	errno = 5;
+	/* What is there needs nothing, and twice is once. */
+	EXPECT_EQ(os->ops->segment_renew(os, segment, 0, FRAMES * FRAME), 0);
+	EXPECT_EQ(os->ops->segment_renew(os, segment, 2 * FRAME, FRAME), 0);
+	EXPECT_EQ(errno, 5);
+	EXPECT_EQ(huge_pages_reserved(), reserved + 1);
+	EXPECT_EQ(huge_pages_available(), 0);
+	run_child(fail_to_take_a_page, NULL);
+	EXPECT_EQ(signal_of(address + 2 * FRAME, false), 0);
+	EXPECT(is_zero(address + 2 * FRAME));
+	EXPECT_EQ(huge_pages_reserved(), reserved);
+
+	/* Somebody else was faster. */
+	EXPECT_EQ(os->ops->segment_punch(os, segment, 2 * FRAME, 2 * FRAME), 0);
+	another = make_segment(1);
+	taken = reserve(FRAME, FRAME, 0);
+	EXPECT_EQ(map_at(taken, 1, RW, another, 0, HP_OS_MAP_REPLACE), 0);
+	EXPECT_EQ(os->ops->segment_renew(os, segment, 2 * FRAME, 2 * FRAME), -ENOMEM);
+	EXPECT_EQ(errno, 5);
+	EXPECT_EQ(huge_pages_reserved(), reserved + 1); /* another's */
+	EXPECT_EQ(os->ops->segment_renew(os, segment, 3 * FRAME, FRAME), 0);
+	EXPECT_EQ(signal_of(address + 2 * FRAME, false), SIGBUS);
+	EXPECT_EQ(os->ops->populate(os, address + 2 * FRAME, FRAME), -EFAULT);
+	EXPECT_EQ(os->ops->touch(os, address + 2 * FRAME, FRAME), -EFAULT);
+	EXPECT_EQ(os->ops->populate(os, address + 3 * FRAME, FRAME), 0);
+	EXPECT(is_zero(address + 3 * FRAME));
+	EXPECT_EQ(os->ops->segment_renew(os, HP_NO_SEGMENT, 0, FRAME), -EBADF);
+	drop(taken, 1, another);
+	drop(rest, others, rest_segment);
+	drop(address, FRAMES, segment);
+	EXPECT_EQ(huge_pages_available(), others + FRAMES);
+}
+
+/* Other kinds promise nothing. */
+static void test_renew_base(void)
+{
+	hp_segment segment;
+	char *address;
+
+	start();
+	kind = HP_BACKING_BASE;
+	address = make_mapping(&segment);
+	EXPECT_EQ(os->ops->segment_renew(os, segment, 0, FRAMES * FRAME), 0);
+	EXPECT_EQ(blocks_of(segment), 0);
 	drop(address, FRAMES, segment);
 }
 
@@ -447,7 +801,15 @@ int main(void)
 		REAL_TEST(test_move),
 		REAL_TEST(test_move_beside_a_reader),
 		REAL_TEST(test_vacate),
+		REAL_TEST(test_end),
+		REAL_TEST(test_protect),
+		REAL_TEST(test_keep_from_children),
+		REAL_TEST(test_map_private),
 		REAL_TEST(test_populate_and_punch),
+		REAL_TEST(test_populate_again),
+		REAL_TEST(test_touch),
+		REAL_TEST(test_renew),
+		REAL_TEST(test_renew_base),
 		REAL_TEST(test_huge_pages_are_counted),
 		REAL_TEST(test_too_many_huge_pages),
 		REAL_TEST(test_collapse),

@@ -135,6 +135,184 @@ static void test_protection(void **state)
 	destroy_segment(segment);
 }
 
+static void test_protect(void **state)
+{
+	hp_segment segment;
+	char *address = make_mapping(HP_BACKING_HUGETLB, 4 * FRAME, &segment);
+	uint64_t offset;
+
+	store(address + FRAME, 3);
+	assert_int_equal(os->ops->protect(os, address + FRAME, 2 * FRAME, HP_PROT_READ), 0);
+	assert_int_equal(load(address + FRAME), 3);
+	assert_int_equal(hp_sim_store(os, address + 2 * FRAME, 4), -EFAULT);
+	store(address, 1);
+	store(address + 3 * FRAME, 1);
+	assert_int_equal(os->ops->touch(os, address + FRAME, FRAME), 0);
+	assert_int_equal(os->ops->protect(os, address + FRAME, FRAME, 0), 0);
+	expect_trap(address + FRAME);
+	expect_at(address + FRAME, segment, FRAME);
+	assert_int_equal(os->ops->touch(os, address + FRAME, FRAME), -EINVAL);
+	assert_int_equal(os->ops->protect(os, address, 4 * FRAME, RW), 0);
+	store(address + FRAME, 5);
+
+	assert_int_equal(os->ops->vacate(os, address + FRAME, FRAME), 0);
+	assert_int_equal(os->ops->protect(os, address, 4 * FRAME, 0), -ENOMEM);
+	store(address, 1); /* it had no effect */
+	unmap(address, 4 * FRAME);
+	assert_int_equal(os->ops->protect(os, address, FRAME, RW), -ENOMEM);
+	assert_int_equal(os->ops->protect(os, address, 4096, RW), -EINVAL);
+	assert_int_equal(os->ops->protect(os, address, FRAME, 4), -EINVAL);
+	assert_int_equal(os->ops->touch(os, address, FRAME), -ENOMEM);
+	assert_int_equal(os->ops->keep_from_children(os, address, FRAME), 0);
+	assert_int_equal(hp_sim_mapped_at(os, address, &offset), HP_NO_SEGMENT);
+	destroy_segment(segment);
+}
+
+static void expect_end(char *address)
+{
+	uint64_t tag;
+
+	assert_int_equal(hp_sim_load(os, address, &tag), -ENXIO);
+	assert_int_equal(hp_sim_store(os, address, 1), -ENXIO);
+	expect_at(address, HP_NO_SEGMENT, 0);
+}
+
+static int end(char *address, uint64_t length)
+{
+	return os->ops->end(os, address, length, HP_NO_SEGMENT, 100000);
+}
+
+static void test_end(void **state)
+{
+	hp_segment segment;
+	char *address = make_mapping(HP_BACKING_HUGETLB, 6 * FRAME, &segment);
+
+	store(address, 1);
+	store(address + 2 * FRAME, 2);
+	assert_int_equal(end(address + FRAME, 2 * FRAME), 0);
+	expect_maps(3);
+	expect_end(address + FRAME);
+	expect_end(address + 3 * FRAME - 1);
+	assert_int_equal(load(address), 1);
+	assert_int_equal(load(address + 3 * FRAME), 0);
+	assert_int_equal(os->ops->populate(os, address + FRAME, FRAME), -EFAULT);
+	assert_int_equal(os->ops->touch(os, address + FRAME, FRAME), -EFAULT);
+	assert_int_equal(os->ops->collapse(os, address + FRAME, FRAME), -EINVAL);
+	assert_int_equal(os->ops->map(os, address + FRAME, FRAME, RW, segment, 0, 0), -EEXIST);
+	/* A mapping as any: it does not merge, is split, moved, protected, and replaced. */
+	assert_int_equal(end(address + 3 * FRAME, FRAME), 0);
+	expect_maps(4);
+	assert_int_equal(os->ops->move(os, address + FRAME, address + 4 * FRAME, FRAME), 0);
+	expect_maps(5);
+	expect_end(address + 4 * FRAME);
+	expect_trap(address + FRAME);
+	assert_int_equal(os->ops->protect(os, address + 4 * FRAME, FRAME, 0), 0);
+	expect_trap(address + 4 * FRAME);
+	assert_int_equal(map(address + 2 * FRAME, FRAME, RW, segment, 2 * FRAME), 0);
+	assert_int_equal(load(address + 2 * FRAME), 2);
+	assert_int_equal(end(address, 4096), -EINVAL);
+	assert_int_equal(end(NULL, FRAME), -EINVAL);
+	/* Nothing but the addresses is held by it. */
+	assert_int_equal(end(address, 6 * FRAME), 0);
+	expect_maps(1);
+	destroy_segment(segment);
+	expect_end(address);
+	unmap(address, 6 * FRAME);
+}
+
+/* ---- Private mappings ------------------------------------------------------------------------------------------ */
+
+static int map_private(char *address, uint64_t length, unsigned prot, hp_segment segment, uint64_t offset)
+{
+	return os->ops->map(os, address, length, prot, segment, offset, HP_OS_MAP_REPLACE | HP_OS_MAP_PRIVATE);
+}
+
+static void test_private(void **state)
+{
+	hp_segment segment;
+	char *shared = make_mapping(HP_BACKING_HUGETLB, 4 * FRAME, &segment);
+	char *own = reserve(3 * FRAME, FRAME, 0);
+	char *other = reserve(3 * FRAME, FRAME, 0);
+
+	assert_int_equal(map_private(own, 3 * FRAME, RW, segment, FRAME), 0);
+	assert_int_equal(map_private(other, 3 * FRAME, RW, segment, FRAME), 0);
+	store(shared + FRAME, 1);
+	store(shared + FRAME + 4096, 2);
+	assert_int_equal(load(own), 1); /* as long as nothing was stored */
+	store(own, 11);
+	assert_int_equal(load(own), 11);
+	assert_int_equal(load(own + 4096), 2);
+	assert_int_equal(load(shared + FRAME), 1);
+	assert_int_equal(load(other), 1);
+	store(shared + FRAME + 4096, 3);
+	assert_int_equal(load(own + 4096), 2);
+	assert_int_equal(load(other + 4096), 3);
+	expect_at(own, segment, FRAME);
+
+	/* A store is what zero and populate do too, and what a punch leaves alone. */
+	os->ops->zero(os, other, FRAME);
+	assert_int_equal(load(other), 0);
+	assert_int_equal(load(shared + FRAME), 1);
+	assert_int_equal(os->ops->populate(os, other + FRAME, FRAME), 0);
+	store(shared + 2 * FRAME, 5);
+	assert_int_equal(load(other + FRAME), 0);
+	assert_int_equal(os->ops->touch(os, own + FRAME, FRAME), 0);
+	assert_int_equal(load(own + FRAME), 5);
+	assert_int_equal(os->ops->segment_punch(os, segment, 0, 4 * FRAME), 0);
+	assert_int_equal(load(own), 11);
+	assert_int_equal(load(own + FRAME), 0);
+
+	/* Replaced and mapped again, nothing of it is left. */
+	assert_int_equal(map_private(own, FRAME, HP_PROT_READ, segment, FRAME), 0);
+	assert_int_equal(load(own), 0);
+	assert_int_equal(hp_sim_store(os, own, 1), -EFAULT);
+	assert_int_equal(os->ops->protect(os, own, FRAME, RW), 0);
+	store(own + 4096, 6);
+	assert_int_equal(load(own), 0);
+	unmap(own, 3 * FRAME);
+	unmap(other, 3 * FRAME);
+	unmap(shared, 4 * FRAME);
+	destroy_segment(segment);
+}
+
+static void test_private_move(void **state)
+{
+	hp_segment segment;
+	char *shared = make_mapping(HP_BACKING_THP, 4 * FRAME, &segment);
+	char *own = reserve(4 * FRAME, FRAME, 0);
+	char *target = reserve(4 * FRAME, FRAME, 0);
+
+	for (uint64_t i = 0; i < 4; i++)
+		store(shared + i * FRAME, 1 + i);
+	assert_int_equal(map_private(own, 4 * FRAME, RW, segment, 0), 0);
+	assert_int_equal(map_private(target, 4 * FRAME, RW, segment, 0), 0);
+	store(own + FRAME, 12);
+	store(target + FRAME, 22);
+	store(target + 2 * FRAME, 23);
+	assert_int_equal(os->ops->move(os, own, shared, FRAME), -EINVAL); /* a part */
+	assert_int_equal(os->ops->move(os, own + 3 * FRAME, shared, FRAME), -EINVAL);
+	assert_int_equal(os->ops->move(os, own, target, 4 * FRAME), 0);
+	for (uint64_t i = 0; i < 4; i++) {
+		expect_trap(own + i * FRAME);
+		expect_at(target + i * FRAME, segment, i * FRAME);
+		assert_int_equal(load(target + i * FRAME), i == 1 ? 12 : 1 + i);
+	}
+	/* The copies have moved, and are not in the way of what comes to where they were. */
+	store(target + FRAME, 32);
+	assert_int_equal(load(shared + FRAME), 2);
+	assert_int_equal(map_private(own, 4 * FRAME, RW, segment, 0), 0);
+	assert_int_equal(load(own + FRAME), 2);
+	/* Pieces that a protection has split are whole again. */
+	assert_int_equal(os->ops->protect(os, target + FRAME, FRAME, HP_PROT_READ), 0);
+	assert_int_equal(os->ops->move(os, target + FRAME, own, FRAME), 0);
+	assert_int_equal(load(own), 32);
+	assert_int_equal(hp_sim_store(os, own, 1), -EFAULT);
+	unmap(own, 4 * FRAME);
+	unmap(target, 4 * FRAME);
+	unmap(shared, 4 * FRAME);
+	destroy_segment(segment);
+}
+
 /* ---- Addresses ------------------------------------------------------------------------------------------------- */
 
 static void test_reserve(void **state)
@@ -325,6 +503,29 @@ static void test_map_count(void **state)
 	destroy_segment(segment);
 }
 
+static void test_protect_splits(void **state)
+{
+	hp_segment segment;
+	char *address = make_mapping(HP_BACKING_HUGETLB, 8 * FRAME, &segment);
+
+	assert_int_equal(os->ops->protect(os, address, 8 * FRAME, HP_PROT_READ), 0);
+	expect_maps(1);
+	assert_int_equal(os->ops->protect(os, address + 2 * FRAME, 2 * FRAME, HP_PROT_READ), 0);
+	expect_maps(1); /* no change, no split */
+	assert_int_equal(os->ops->protect(os, address + 2 * FRAME, 2 * FRAME, RW), 0);
+	expect_maps(3);
+	assert_int_equal(os->ops->protect(os, address + 3 * FRAME, 2 * FRAME, RW), 0);
+	expect_maps(4); /* split behind only; the new piece does not join the one before */
+	assert_int_equal(os->ops->protect(os, address + 3 * FRAME, 5 * FRAME, HP_PROT_READ), 0);
+	expect_maps(5);
+	assert_int_equal(os->ops->protect(os, address, 8 * FRAME, RW), 0);
+	expect_maps(5);
+	assert_int_equal(map(address, 8 * FRAME, RW, segment, 0), 0);
+	expect_maps(1);
+	unmap(address, 8 * FRAME);
+	destroy_segment(segment);
+}
+
 static void test_reservations_merge(void **state)
 {
 	char *one = reserve(4 * FRAME, FRAME, 0);
@@ -353,6 +554,8 @@ static void test_max_map_count(void **state)
 	expect_at(address + 10 * FRAME, segment, 10 * FRAME);
 	store(address + 10 * FRAME, 1);
 	assert_int_equal(os->ops->move(os, address, address + 8 * FRAME, FRAME), -ENOMEM);
+	assert_int_equal(os->ops->protect(os, address + 10 * FRAME, FRAME, HP_PROT_READ), -ENOMEM);
+	store(address + 10 * FRAME, 1);
 	assert_int_equal(map(address + 15 * FRAME, FRAME, RW, segment, 0), 0);
 	expect_maps(6);
 	/* An unmap in the middle splits, one that takes all of a mapping does not. */
@@ -440,6 +643,67 @@ static void test_hugetlb_budget(void **state)
 	assert_int_equal(os->ops->hugetlb_available(os), 8);
 	unmap(other, 4 * FRAME);
 	destroy_segment(three);
+}
+
+/* As with the kernel's pool: populated again, a punched page is zero; renewed, it is promised. */
+static void test_renew(void **state)
+{
+	hp_segment one, two;
+	char *first = make_mapping(HP_BACKING_HUGETLB, 4 * FRAME, &one);
+	char *second = make_mapping(HP_BACKING_HUGETLB, 8 * FRAME, &two);
+	uint64_t tag;
+
+	store(first + FRAME, 1);
+	assert_int_equal(os->ops->segment_punch(os, one, 0, 4 * FRAME), 0);
+	assert_int_equal(os->ops->populate(os, first, 3 * FRAME), 0);
+	assert_int_equal(load(first + FRAME), 0);
+	store(first, 7);
+	assert_int_equal(os->ops->hugetlb_available(os), 5);
+
+	/* Only what is absent is charged, and once. */
+	assert_int_equal(os->ops->segment_renew(os, one, 0, 4 * FRAME), 0);
+	assert_int_equal(os->ops->segment_renew(os, one, 0, 4 * FRAME), 0);
+	assert_int_equal(os->ops->hugetlb_available(os), 4);
+	assert_int_equal(load(first), 7);
+	assert_int_equal(os->ops->populate(os, second, 2 * FRAME), 0); /* the control group has no more */
+	assert_int_equal(os->ops->segment_renew(os, two, FRAME, 2 * FRAME), -ENOMEM);
+	assert_int_equal(os->ops->hugetlb_available(os), 2);
+	assert_int_equal(hp_sim_load(os, second + 2 * FRAME, &tag), -EIO);
+	store(first + 3 * FRAME, 4); /* this was promised */
+	assert_int_equal(load(first + 3 * FRAME), 4);
+	assert_int_equal(os->ops->hugetlb_available(os), 2);
+
+	/* All or nothing. */
+	assert_int_equal(os->ops->segment_punch(os, one, 3 * FRAME, FRAME), 0);
+	assert_int_equal(os->ops->segment_renew(os, two, 0, 4 * FRAME), -ENOMEM);
+	assert_int_equal(os->ops->hugetlb_available(os), 3);
+	assert_int_equal(os->ops->segment_renew(os, two, 0, 3 * FRAME), 0);
+	assert_int_equal(os->ops->segment_renew(os, one, 3 * FRAME, FRAME), -ENOMEM);
+	/* A punch gives a promise back, and so does the end of the segment. */
+	assert_int_equal(os->ops->segment_punch(os, two, 2 * FRAME, FRAME), 0);
+	assert_int_equal(os->ops->segment_renew(os, one, 3 * FRAME, FRAME), 0);
+	os->ops->zero(os, first + 3 * FRAME, FRAME);
+	assert_int_equal(load(first + 3 * FRAME), 0);
+	unmap(first, 4 * FRAME);
+	destroy_segment(one);
+	assert_int_equal(os->ops->segment_renew(os, two, 2 * FRAME, 2 * FRAME), 0);
+	unmap(second, 8 * FRAME);
+	destroy_segment(two);
+	assert_int_equal(os->ops->hugetlb_available(os), 8);
+	assert_int_equal(os->ops->segment_renew(os, two, 0, FRAME), -EBADF);
+}
+
+/* Other kinds promise nothing. */
+static void test_renew_base(void **state)
+{
+	hp_segment segment;
+	char *address = make_mapping(HP_BACKING_BASE, 8 * FRAME, &segment);
+
+	assert_int_equal(os->ops->segment_renew(os, segment, 0, 8 * FRAME), 0);
+	assert_int_equal(os->ops->segment_renew(os, segment, 0, 9 * FRAME), -EINVAL);
+	assert_int_equal(os->ops->touch(os, address, 8 * FRAME), -ENOMEM);
+	unmap(address, 8 * FRAME);
+	destroy_segment(segment);
 }
 
 static void test_memory_budget(void **state)
@@ -604,6 +868,10 @@ int main(void)
 		TEST(test_punch_and_zero),
 		TEST(test_segments_begin_zeroed),
 		TEST(test_protection),
+		TEST(test_protect),
+		TEST(test_end),
+		TEST(test_private),
+		TEST(test_private_move),
 		TEST(test_reserve),
 		TEST_WITH(test_reserve_all_and_again, setup_small_span),
 		TEST_WITH(test_reserve_random, setup_small_span),
@@ -611,10 +879,13 @@ int main(void)
 		TEST(test_move),
 		TEST(test_vacate),
 		TEST(test_map_count),
+		TEST(test_protect_splits),
 		TEST(test_reservations_merge),
 		TEST_WITH(test_max_map_count, setup_few_maps),
 		TEST(test_map_count_random),
 		TEST_WITH(test_hugetlb_budget, setup_budgets),
+		TEST_WITH(test_renew, setup_budgets),
+		TEST_WITH(test_renew_base, setup_budgets),
 		TEST_WITH(test_memory_budget, setup_budgets),
 		TEST_WITH(test_no_hugetlb, setup_no_thp),
 		TEST(test_collapse),

@@ -133,6 +133,40 @@ static void test_no_store_after_unmap(void **state)
 	run_race(unmap_and_zero);
 }
 
+/* Other private mappings of the segment never see what these threads store at place 0, wherever it is moved to. */
+static void change_private_mappings(struct race *race)
+{
+	hp_segment segment = make_segment(HP_BACKING_HUGETLB, PLACES * FRAME);
+	char *shared = reserve(PLACES * FRAME, FRAME, 0);
+	char *scratch = reserve(FRAME, FRAME, 0);
+	const unsigned flags = HP_OS_MAP_REPLACE | HP_OS_MAP_PRIVATE;
+
+	assert_int_equal(map(shared, PLACES * FRAME, RW, segment, 0), 0);
+	for (uint64_t i = 1; i < PLACES; i++)
+		store(shared + i * FRAME, i + 1);
+	for (int round = 0; round < ROUNDS; round++) {
+		uint64_t offset = (uint64_t)round % PLACES * FRAME;
+
+		if (round % 64 == 0)
+			assert_int_equal(os->ops->map(os, race->address, PLACES * FRAME, RW, segment, 0, flags), 0);
+		assert_int_equal(os->ops->map(os, scratch, FRAME, RW, segment, offset, flags), 0);
+		if (offset)
+			store(scratch, 100 + offset / FRAME);
+		assert_int_equal(os->ops->move(os, scratch, race->address + offset, FRAME), 0);
+		if (offset)
+			assert_int_equal(load(race->address + offset), 100 + offset / FRAME);
+		assert_int_equal(load(shared), 0);
+	}
+	unmap(shared, PLACES * FRAME);
+	unmap(scratch, FRAME);
+	destroy_segment(segment);
+}
+
+static void test_touch_while_mapping_private(void **state)
+{
+	run_race(change_private_mappings);
+}
+
 /* ---- Touches of absent frames ---------------------------------------------------------------------------------- */
 
 /* Threads that touch the same absent frames at the same time, round after round. They spin, to start close together. */
@@ -226,6 +260,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_touch_while_mapping, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_touch_while_mapping_private, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_no_store_after_unmap, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_threads_share_the_last_frame, setup_budgets, teardown),
 		cmocka_unit_test_setup_teardown(test_store_meets_punch, setup_budgets, teardown),

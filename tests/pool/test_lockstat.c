@@ -327,8 +327,7 @@ static const struct contention {
 	const char *waiter, *holder; /* functions */
 } contentions[] = {
 	{"file", 'R', hold_file, let_file_go, fault_first, "resolve", "hold_file"},
-	{"file", 'W', hold_file_for_reading, let_readers_file_go, truncate_to_the_same, "resize",
-         "hold_file_for_reading"},
+	{"file", 'W', hold_file_for_reading, let_readers_file_go, truncate_to_the_same, "cut", "hold_file_for_reading"},
 	{"table", 0, hold_table, let_table_go, create_file, "hp_table_take", "hold_table"},
 };
 

@@ -7,6 +7,7 @@
 #include "real.h"
 
 #include "file/lock.h"
+#include "file/remove.h"
 #include "file/reserve.h"
 #include "space/space.h"
 
@@ -88,13 +89,18 @@ static struct hp_file_record *record_of(hp_file of)
 	return use_of(of).record;
 }
 
-/* The dead are found, and nothing of theirs is left. */
-static void expect_alone(void)
+/* The dead are found, and nothing of theirs is left: `lazy` is mapped, and so many more. */
+static void expect_alone_with(unsigned mappings)
 {
 	check_pool();
 	EXPECT_EQ(stats_now().processes, 1);
-	EXPECT_EQ(stats_now().mappings, 1);
+	EXPECT_EQ(stats_now().mappings, 1 + mappings);
 	EXPECT_EQ(stats_now().files, 2);
+}
+
+static void expect_alone(void)
+{
+	expect_alone_with(0);
 }
 
 /* ---- time ------------------------------------------------------------------------------------------------------- */
@@ -170,7 +176,7 @@ static void hold_mappings(struct hp_thread *t)
 
 static void hold_file_for_writing(struct hp_thread *t)
 {
-	hp_file_write_lock(t, use_of(file));
+	hp_biased_write_lock(&record_of(file)->lock, &t->locker, HP_CLASS_FILE);
 }
 
 static void hold_file_for_reading(struct hp_thread *t)
@@ -188,12 +194,12 @@ static void hold_many(struct hp_thread *t)
 {
 	hold_reap(t);
 	hold_files(t);
-	hold_pages(t);
 	hold_mappings(t);
 	hold_file_for_reading(t);
 	hp_mutex_lock(hp_fault_mutex_for(view->fault_mutexes, view->shared->fault_mutexes, 1, 0), &t->locker,
 	              HP_CLASS_FAULT);
 	hold_reservation(t);
+	hold_pages(t);
 	hold_extents(t);
 	hold_cache(t);
 }
@@ -477,33 +483,80 @@ static void test_in_a_fault(void)
 
 /* ---- half done -------------------------------------------------------------------------------------------------- */
 
-/* What hp_file_truncate does, up to where the size is changed and nothing is taken away yet. */
-static void truncate_half(void *unused)
+/* Where in hp_file_truncate the child is killed. */
+enum moment {
+	SIZE_IS_CHANGED,    /* nothing is taken away yet; both locks are held */
+	PROCESSES_ARE_TOLD, /* that, and those that map it have heard */
+	A_PART_IS_TAKEN,    /* the first part is; the locks are held */
+	BETWEEN_PARTS,      /* no lock is held */
+	ALL_IS_TAKEN,       /* with the locks held still */
+	MOMENTS,
+};
+
+static void truncate_half(void *moment)
 {
 	struct hp_file_use use = use_of(bare);
 	struct hp_thread *t = thread_record();
+	uint64_t uncovered = 0;
+	sigset_t saved;
 
 	hp_intent_begin(t->intents, HP_INTENT_TRUNCATE, use.number, 1, 0);
-	hp_file_write_lock(t, use);
+	hp_signals_block(&saved);
+	hp_file_modify_lock(t, use);
 	atomic_store(&use.record->pages, 1);
+	if (*(enum moment *)moment >= PROCESSES_ARE_TOLD)
+		hp_vma_tell_locked(view, use.record, 1);
+	if (*(enum moment *)moment >= A_PART_IS_TAKEN)
+		EXPECT_EQ(hp_file_remove_locked(t, use, 1, 2, &uncovered), 0);
+	if (*(enum moment *)moment == ALL_IS_TAKEN)
+		EXPECT_EQ(hp_file_remove_locked(t, use, 2, BARE_PAGES, &uncovered), 0);
+	if (*(enum moment *)moment == BETWEEN_PARTS)
+		hp_file_modify_unlock(t, use);
 	kill(getpid(), SIGKILL);
 }
 
-static void allocate_first_of_bare(void)
-{
-	EXPECT_OK(hp_file_allocate(bare, 0, FRAME, &error));
-}
+/* What comes next in the process that lives. */
+enum next { CHECK, TRUNCATE_THERE, GROW, GROW_A_BIT, ALLOCATE, MAP_IT, NEXTS };
 
-static void stat_after_the_lock(void)
+static void expect_cut(uint64_t pages)
 {
-	EXPECT_EQ(file_stat(bare).size, FRAME);
+	EXPECT_EQ(file_stat(bare).size, pages * FRAME);
 	EXPECT_EQ(file_stat(bare).present, FRAME);
+	EXPECT_EQ(file_stat(bare).holes, 0);
 	EXPECT_EQ(file_stat(bare).reserved, 0);
 }
 
-/* Whoever comes next cuts the file. */
-static void killed_in_truncate(hp_backing backing, const char *tuning, bool truncate_next)
+static void do_next(enum next next)
 {
+	switch (next) {
+	case TRUNCATE_THERE:
+		EXPECT_OK(hp_file_truncate(bare, FRAME, &error));
+		break;
+	case GROW:
+		EXPECT_OK(hp_file_truncate(bare, BARE_PAGES * FRAME, &error));
+		break;
+	case GROW_A_BIT:
+		EXPECT_OK(hp_file_truncate(bare, 2 * FRAME, &error));
+		break;
+	case ALLOCATE:
+		EXPECT_OK(hp_file_allocate(bare, 0, FRAME, &error));
+		EXPECT_EQ(hp_file_allocate(bare, FRAME, FRAME, &error), -EINVAL);
+		break;
+	case MAP_IT:
+		unmap(map_part(bare, 0, 1, RW, LAZY), 1);
+		break;
+	default:
+		check_pool();
+	}
+}
+
+/*
+ * Whatever comes next, and before or after the dead process is buried: no byte comes back that was cut. The burial
+ * gives all frames back.
+ */
+static void killed_in_truncate(hp_backing backing, const char *tuning, enum moment moment, enum next next)
+{
+	uint64_t size = next == GROW ? BARE_PAGES : next == GROW_A_BIT ? 2 : 1;
 	double since;
 	char *ready;
 
@@ -514,16 +567,29 @@ static void killed_in_truncate(hp_backing backing, const char *tuning, bool trun
 	for (int i = 0; i < BARE_PAGES; i++)
 		write_tag(ready + i * FRAME, i);
 	unmap(ready, BARE_PAGES);
-	expect_killed(truncate_half, NULL, SIGKILL);
+	expect_killed(truncate_half, &moment, SIGKILL);
 	since = seconds();
-	if (truncate_next)
-		EXPECT_OK(hp_file_truncate(bare, FRAME, &error));
-	else
-		allocate_first_of_bare();
+	do_next(next);
 	expect_soon("half truncated", since);
-	stat_after_the_lock();
-	expect_alone();
+	if (size > 1) { /* before the burial */
+		ready = map_part(bare, 1, size - 1, RW, LAZY);
+		for (uint64_t i = 0; i + 1 < size; i++) {
+			EXPECT(is_zero(ready + i * FRAME));
+			write_tag(ready + i * FRAME, i + 40);
+		}
+	}
+	expect_alone_with(size > 1);
+	EXPECT_EQ(stats_now().used, size);
+	EXPECT_EQ(stats_now().holes, 0);
+	if (size > 1) { /* which takes nothing of it away */
+		for (uint64_t i = 0; i + 1 < size; i++)
+			EXPECT(has_tag(ready + i * FRAME, i + 40));
+		unmap(ready, size - 1);
+		EXPECT_OK(hp_file_truncate(bare, FRAME, &error));
+	}
+	expect_cut(1);
 	EXPECT_OK(hp_file_truncate(bare, BARE_PAGES * FRAME, &error));
+	expect_cut(BARE_PAGES);
 	ready = map(bare, BARE_PAGES, 0);
 	EXPECT(has_tag(ready, 0));
 	for (int i = 1; i < BARE_PAGES; i++)
@@ -534,22 +600,117 @@ static void killed_in_truncate(hp_backing backing, const char *tuning, bool trun
 
 static void test_half_truncated(void)
 {
-	killed_in_truncate(HP_BACKING_AUTO, NULL, false);
-	killed_in_truncate(HP_BACKING_BASE, NULL, true);
-	killed_in_truncate(HP_BACKING_AUTO, "file_lock=rwsem", true);
-	killed_in_truncate(HP_BACKING_AUTO, "file_lock=vma", false);
-	killed_in_truncate(HP_BACKING_AUTO, "file_lock=invalidate", false);
+	static const char *const tunings[] = {NULL, "file_lock=invalidate", "file_lock=vma", "file_lock=rwsem"};
+
+	for (enum moment moment = SIZE_IS_CHANGED; moment < MOMENTS; moment++)
+		for (enum next next = CHECK; next < NEXTS; next++) {
+			killed_in_truncate(HP_BACKING_AUTO, tunings[(moment + next) % 4], moment, next);
+			killed_in_truncate(HP_BACKING_BASE, tunings[(moment + next + 1) % 4], moment, next);
+		}
 }
 
-/* A check also finds what nobody has come by since. */
-static void test_half_truncated_then_checked(void)
+/*
+ * The same of a file that is mapped here, ready and lazily. The dead process may not have told us: then the burial
+ * does, or who cuts or grows the file next.
+ */
+static void killed_in_truncate_of_mapped(enum moment moment, enum next next)
 {
-	EXPECT(start(HP_BACKING_AUTO, NULL));
-	EXPECT_OK(hp_file_allocate(bare, 0, BARE_PAGES * FRAME, &error));
-	expect_killed(truncate_half, NULL, SIGKILL);
-	expect_alone();
-	stat_after_the_lock();
+	uint64_t size = next == GROW ? BARE_PAGES : next == GROW_A_BIT ? 2 : 1;
+	char *mapped[2], *third;
+
+	EXPECT(start(HP_BACKING_AUTO, "fault_window=1"));
+	for (int m = 0; m < 2; m++)
+		mapped[m] = map(bare, BARE_PAGES, m ? LAZY : 0);
+	for (int i = 0; i < BARE_PAGES; i++)
+		write_tag(mapped[i % 2] + i * FRAME, i);
+	touch(mapped[1]);
+	expect_killed(truncate_half, &moment, SIGKILL);
+	do_next(next);
+	expect_alone_with(2);
+	file_stat(bare); /* behind no more */
+	EXPECT(has_tag(mapped[0], 0) && has_tag(mapped[1], 0));
+	for (int m = 0; m < 2; m++)
+		for (uint64_t i = 1; i < BARE_PAGES; i++) {
+			if (i < size)
+				EXPECT(is_zero(mapped[m] + i * FRAME));
+			else
+				expect_killed(touch_it, mapped[m] + i * FRAME, SIGBUS);
+		}
+	expect_alone_with(2);
+	EXPECT_EQ(file_stat(bare).size, size * FRAME);
+	/* What was mapped all the time and is inside again may be a hole. */
+	EXPECT_EQ(stats_now().used + stats_now().holes, size);
+	EXPECT_EQ(file_stat(bare).present + file_stat(bare).holes, size * FRAME);
+	EXPECT_OK(hp_file_truncate(bare, BARE_PAGES * FRAME, &error));
+	third = map(bare, BARE_PAGES, LAZY);
+	for (int i = 1; i < BARE_PAGES; i++) {
+		EXPECT(is_zero(mapped[i % 2] + i * FRAME));
+		write_tag(mapped[i % 2] + i * FRAME, 7 * i);
+		EXPECT(has_tag(mapped[1 - i % 2] + i * FRAME, 7 * i));
+		EXPECT(has_tag(third + i * FRAME, 7 * i));
+	}
+	unmap(mapped[0], BARE_PAGES);
+	unmap(mapped[1], BARE_PAGES);
+	unmap(third, BARE_PAGES);
 	end();
+}
+
+static void test_half_truncated_and_mapped(void)
+{
+	for (enum moment moment = SIZE_IS_CHANGED; moment < MOMENTS; moment++)
+		for (enum next next = CHECK; next < NEXTS; next++)
+			killed_in_truncate_of_mapped(moment, next);
+}
+
+/* What hp_file_truncate does when it grows a file, up to where it is promised and the size is not changed, or just is. */
+static void grow_half(void *changed)
+{
+	struct hp_file_use use = use_of(bare);
+	struct hp_thread *t = thread_record();
+	sigset_t saved;
+
+	hp_intent_begin(t->intents, HP_INTENT_TRUNCATE, use.number, BARE_PAGES, 0);
+	hp_signals_block(&saved);
+	EXPECT_OK(hp_reserve_promise(t, use, 2, BARE_PAGES - 2, &saved, &error));
+	hp_file_modify_lock(t, use);
+	hp_vma_extend_locked(view, use.record, BARE_PAGES);
+	if (changed)
+		atomic_store(&use.record->pages, BARE_PAGES);
+	kill(getpid(), SIGKILL);
+}
+
+static void killed_while_it_grows(unsigned flags, bool changed)
+{
+	char *mapped;
+
+	EXPECT(start(HP_BACKING_AUTO, "fault_window=1"));
+	mapped = map(bare, BARE_PAGES, flags);
+	for (int i = 0; i < BARE_PAGES; i++)
+		write_tag(mapped + i * FRAME, i);
+	EXPECT_OK(hp_file_truncate(bare, 2 * FRAME, &error));
+	expect_killed(grow_half, changed ? &changed : NULL, SIGKILL);
+	expect_alone_with(1);
+	file_stat(bare);
+	for (uint64_t i = 2; i < BARE_PAGES; i++) {
+		if (changed)
+			EXPECT(is_zero(mapped + i * FRAME));
+		else
+			expect_killed(touch_it, mapped + i * FRAME, SIGBUS);
+	}
+	expect_alone_with(1);
+	EXPECT_EQ(stats_now().used, changed ? BARE_PAGES : 2);
+	EXPECT_EQ(stats_now().reserved, PAGES);
+	EXPECT_OK(hp_file_truncate(bare, BARE_PAGES * FRAME, &error));
+	for (uint64_t i = 0; i < BARE_PAGES; i++)
+		EXPECT(i < 2 ? has_tag(mapped + i * FRAME, i) : is_zero(mapped + i * FRAME));
+	unmap(mapped, BARE_PAGES);
+	end();
+}
+
+static void test_half_grown(void)
+{
+	for (unsigned i = 0; i < 4; i++)
+		killed_while_it_grows(i % 2 ? LAZY : 0, i / 2);
 }
 
 /* The middle of hp_vma_add: the record says that it is listed, and is not yet. */
@@ -919,7 +1080,8 @@ int main(void)
 		REAL_TEST(test_reservation_lock_of_all),
 		REAL_TEST(test_in_a_fault),
 		REAL_TEST(test_half_truncated),
-		REAL_TEST(test_half_truncated_then_checked),
+		REAL_TEST(test_half_truncated_and_mapped),
+		REAL_TEST(test_half_grown),
 		REAL_TEST(test_half_listed),
 		REAL_TEST(test_killed_while_it_reaps),
 		REAL_TEST(test_killed_while_it_goes_on),

@@ -710,6 +710,7 @@ static void test_full_table(void)
 {
 	hp_pool_stats before;
 	pid_t last;
+	void *all;
 
 	start("fault_window=1");
 	hp_log_set(quiet, HP_LOG_DEBUG, NULL);
@@ -735,7 +736,11 @@ static void test_full_table(void)
 	expect_books(&before);
 	unmap(lazy, PAGES);
 	unmap(ready, PAGES);
-	EXPECT_EQ(hp_file_truncate(file, 0, &error), -EBUSY); /* nor are they given away */
+	EXPECT_OK(hp_file_truncate(file, 0, &error)); /* nor are they given away */
+	EXPECT_EQ(file_stat(file).holes, PAGES * FRAME);
+	EXPECT_EQ(hp_alloc(pool, (48 - PAGES + 1) * FRAME, &all, NULL), -ENOMEM);
+	EXPECT_OK(hp_alloc(pool, (48 - PAGES) * FRAME, &all, &error));
+	EXPECT_EQ(hp_free(pool, all), 0);
 	close_file(file);
 	check_pool();
 	EXPECT_EQ(stats_now().files, 1); /* nobody could tell when the last child was done with it */

@@ -324,8 +324,9 @@ static void test_refusals(void)
 	EXPECT_EQ(hp_pool_close(pool), -EBUSY);
 
 	address = map(file, PAGES, 0);
-	EXPECT_EQ(hp_unmap(address, FRAME), -EINVAL);
-	EXPECT_EQ(hp_unmap(address + FRAME, (PAGES - 1) * FRAME), -EINVAL);
+	EXPECT_EQ(hp_unmap(address, (PAGES + 1) * FRAME), -EINVAL);
+	EXPECT_EQ(hp_unmap(address + 4096, FRAME), -EINVAL);
+	EXPECT_EQ(hp_unmap(address, 4096), -EINVAL);
 	EXPECT_EQ(hp_unmap(&file, FRAME), -EINVAL);
 	close_file(file);
 	EXPECT_EQ(hp_pool_close(pool), -EBUSY);

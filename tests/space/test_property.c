@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 enum { SEEDS = 6, OPS = 15000, SECONDS_MAX = 100 };
-enum { POOLS = 3, FILES = 12, MAPPINGS = 16, EXTENTS = 10, SLOTS = 4 };
+enum { POOLS = 3, FILES = 12, MAPPINGS = 24, EXTENTS = 10, SLOTS = 4 };
 
 enum kind {
 	POOL_CREATE,
@@ -33,8 +33,12 @@ enum kind {
 	FILE_CREATE,
 	FILE_CLOSE,
 	FILE_ALLOCATE,
+	FILE_TRUNCATE,
+	FILE_PUNCH,
 	MAP,
 	UNMAP,
+	UNMAP_PART,
+	PROTECT,
 	POPULATE,
 	STORE,
 	LOAD,
@@ -44,9 +48,10 @@ enum kind {
 };
 
 static const unsigned weight[KINDS] = {
-	[POOL_CREATE] = 2, [POOL_CLOSE] = 2, [POOL_WAIT] = 2, [POOL_CHECK] = 3,    [FILE_CREATE] = 5,
-	[FILE_CLOSE] = 4,  [MAP] = 16,       [UNMAP] = 14,    [FILE_ALLOCATE] = 4, [POPULATE] = 6,
-	[STORE] = 40,      [LOAD] = 40,      [ALLOC] = 8,     [FREE] = 7,
+	[POOL_CREATE] = 2, [POOL_CLOSE] = 2,    [POOL_WAIT] = 2,      [POOL_CHECK] = 3, [FILE_CREATE] = 5,
+	[FILE_CLOSE] = 4,  [FILE_ALLOCATE] = 4, [FILE_TRUNCATE] = 10, [FILE_PUNCH] = 8, [MAP] = 16,
+	[UNMAP] = 12,      [UNMAP_PART] = 7,    [PROTECT] = 8,        [POPULATE] = 6,   [STORE] = 40,
+	[LOAD] = 40,       [ALLOC] = 8,         [FREE] = 7,
 };
 
 struct op {
@@ -68,14 +73,14 @@ struct model_file {
 	bool exists, open;
 	hp_file handle;
 	unsigned pool, mappings;
-	uint32_t pages;
-	bool *promised, *touched;
-	uint64_t (*tag)[SLOTS]; /* of some base pages of each page */
+	uint32_t pages, most;
+	bool *promised, *touched; /* by page, up to `most` */
+	uint64_t (*tag)[SLOTS];   /* of some base pages of each page */
 };
 
 struct model_mapping {
-	bool exists, lazy, writable;
-	unsigned file;
+	bool exists, lazy;
+	unsigned file, prot;
 	uint32_t first, pages;
 	char *address;
 	uint64_t maps;
@@ -94,7 +99,7 @@ static struct model_file files[FILES];
 static struct model_mapping mappings[MAPPINGS];
 static struct model_extent extents[EXTENTS];
 static struct hp_sim_config config;
-static uint64_t maps_taken, next_tag;
+static uint64_t maps_taken, maps_overdrawn, next_tag;
 static unsigned large_share; /* one of so many sizes is large */
 static bool verbose;
 
@@ -328,9 +333,10 @@ static void check_file(const struct model_file *file)
 	}
 	must(hp_file_stat_get(file->handle, &stat) == 0, "file_stat");
 	must(stat.size == file->pages * FRAME && stat.mappings == file->mappings &&
-	             stat.present + stat.reserved == promised * FRAME && stat.present >= touched * FRAME,
-	     "file: %lu present, %lu reserved, %lu promised, %lu touched", stat.present / FRAME, stat.reserved / FRAME,
-	     promised, touched);
+	             stat.present + stat.holes + stat.reserved == promised * FRAME &&
+	             stat.present + stat.holes >= touched * FRAME,
+	     "file: %lu present, %lu holes, %lu reserved, %lu promised, %lu touched", stat.present / FRAME,
+	     stat.holes / FRAME, stat.reserved / FRAME, promised, touched);
 }
 
 static void check_pool(unsigned i)
@@ -346,9 +352,9 @@ static void check_pool(unsigned i)
 			file_count++;
 			mapping_count += files[f].mappings;
 		}
-	must(stats.used + stats.reserved == pool->taken, "%lu used and %lu reserved of %lu taken", stats.used,
-	     stats.reserved, pool->taken);
-	must(stats.zeroed + stats.dirty + stats.zeroing + stats.used == pool->frames, "frames by state");
+	must(stats.used + stats.holes + stats.reserved == pool->taken,
+	     "%lu used, %lu holes and %lu reserved of %lu taken", stats.used, stats.holes, stats.reserved, pool->taken);
+	must(stats.zeroed + stats.dirty + stats.zeroing + stats.used + stats.holes == pool->frames, "frames by state");
 	must(stats.files == file_count && stats.mappings == mapping_count, "%lu files, %lu mappings", stats.files,
 	     stats.mappings);
 }
@@ -360,8 +366,8 @@ static void check_all(void)
 			check_pool(i);
 	for (unsigned f = 0; f < FILES; f++)
 		check_file(&files[f]);
-	must(hp_sim_map_count(os) <= maps_taken, "%lu kernel mappings where %lu were set aside", hp_sim_map_count(os),
-	     maps_taken);
+	must(hp_sim_map_count(os) <= maps_taken + maps_overdrawn, "%lu kernel mappings where %lu were set aside",
+	     hp_sim_map_count(os), maps_taken);
 }
 
 /* ---- files ------------------------------------------------------------------------------------------------------ */
@@ -381,9 +387,11 @@ static void file_create(const struct op *op)
 	file->exists = file->open = true;
 	file->pool = p;
 	file->pages = pages;
-	file->promised = calloc(pages, sizeof(bool));
-	file->touched = calloc(pages, sizeof(bool));
-	file->tag = calloc(pages, sizeof(file->tag[0]));
+	file->most = hp_pool_frames_max(hp_pool_find(pools[p].handle.id));
+	file->most = pages > file->most ? pages : file->most;
+	file->promised = calloc(file->most, sizeof(bool));
+	file->touched = calloc(file->most, sizeof(bool));
+	file->tag = calloc(file->most, sizeof(file->tag[0]));
 }
 
 static void file_close_op(const struct op *op)
@@ -408,6 +416,8 @@ static void file_allocate(const struct op *op)
 	int result;
 
 	if (i == FILES)
+		return;
+	if (files[i].pages == 0)
 		return;
 	range_in(files[i].pages, op->b, op->c, &first, &pages);
 	fit = fits(&files[i], first, pages);
@@ -435,6 +445,27 @@ static uint64_t runs_of(const struct model_file *file, uint32_t first, uint32_t 
 	return runs;
 }
 
+static uint32_t end_of(const struct model_mapping *m)
+{
+	return m->first + m->pages;
+}
+
+/* How many pages of it its file has. */
+static uint32_t inside_of(const struct model_mapping *m, uint32_t size)
+{
+	return size <= m->first ? 0 : (uint32_t)hp_min(size - m->first, m->pages);
+}
+
+static bool is_mapped(const struct model_file *file, uint32_t page)
+{
+	for (unsigned i = 0; i < MAPPINGS; i++)
+		if (mappings[i].exists && &files[mappings[i].file] == file && mappings[i].first <= page &&
+		    page < end_of(&mappings[i]))
+			return true;
+	return false;
+}
+
+/* Pages that are there: with what the model says, or trapping; those beyond the end are SIGBUS. */
 static void check_mapped(const struct model_mapping *m, uint32_t first, uint32_t pages)
 {
 	const struct model_file *file = &files[m->file];
@@ -443,11 +474,180 @@ static void check_mapped(const struct model_mapping *m, uint32_t first, uint32_t
 		for (unsigned slot = 0; slot < SLOTS; slot++) {
 			const char *address = m->address + (page - m->first) * FRAME + slot_offset[slot];
 			uint64_t tag = 0;
+			int result = hp_sim_load(os, address, &tag);
 
-			must(hp_sim_load(os, address, &tag) == 0, "page %u is not mapped", page);
-			must(tag == file->tag[page][slot], "page %u has %lu, and should have %lu", page, tag,
-			     file->tag[page][slot]);
+			if (page >= file->pages) {
+				must(result == -ENXIO, "page %u is beyond the end: %d", page, result);
+			} else if (!m->prot) {
+				must(result == -EFAULT, "page %u is forbidden: %d", page, result);
+			} else {
+				must(result == 0, "page %u is not mapped: %d", page, result);
+				must(tag == file->tag[page][slot], "page %u has %lu, and should have %lu", page, tag,
+				     file->tag[page][slot]);
+			}
 		}
+}
+
+static void check_all_mapped(const struct model_mapping *m)
+{
+	uint32_t size = files[m->file].pages, end = m->first + inside_of(m, size);
+
+	if (!m->lazy)
+		check_mapped(m, m->first, end - m->first);
+	check_mapped(m, end, end_of(m) - end);
+}
+
+/* The budget has as many, or a mapping goes on with fewer than it needs. */
+static void change_maps(struct model_mapping *m, uint64_t maps)
+{
+	if (maps > m->maps && maps_taken + maps - m->maps > hp_maps_max(os)) {
+		maps_overdrawn += maps - m->maps;
+		return;
+	}
+	maps_taken += maps - m->maps;
+	m->maps = maps;
+}
+
+/* Ready mappings of a file that has another size now, by address. */
+static void follow_size(unsigned f, uint32_t before)
+{
+	char *at = NULL;
+
+	for (;;) {
+		struct model_mapping *next = NULL;
+		uint32_t had, has;
+
+		for (unsigned i = 0; i < MAPPINGS; i++)
+			if (mappings[i].exists && mappings[i].file == f && mappings[i].address > at &&
+			    (!next || mappings[i].address < next->address))
+				next = &mappings[i];
+		if (!next)
+			return;
+		at = next->address;
+		had = inside_of(next, before);
+		has = inside_of(next, files[f].pages);
+		if (!next->lazy && has < had)
+			change_maps(next, hp_min(next->maps, has) + 1);
+		if (!next->lazy && has > had)
+			change_maps(next,
+			            hp_min(next->maps + runs_of(&files[f], next->first + had, has - had), next->pages));
+		check_all_mapped(next);
+	}
+}
+
+static uint32_t choose_size(const struct model_file *file, const struct op *op)
+{
+	switch (op->b % 6) {
+	case 0:
+		return file->pages + op->c % 60;
+	case 1:
+		return op->c % (file->most + 2);
+	case 2:
+		return size_of(op->c, 48);
+	default:
+		return op->c % (file->pages + 1);
+	}
+}
+
+static void cut_file(struct model_file *file, uint32_t size)
+{
+	for (uint32_t page = size; page < file->pages; page++) {
+		pools[file->pool].taken -= file->promised[page];
+		file->promised[page] = file->touched[page] = false;
+		memset(file->tag[page], 0, sizeof(file->tag[page]));
+	}
+	file->pages = size;
+}
+
+/* What is mapped is promised again, and there if its mapping is ready. */
+static void grow_file(struct model_file *file, uint32_t size)
+{
+	uint32_t before = file->pages;
+
+	file->pages = size;
+	for (unsigned i = 0; i < MAPPINGS; i++) {
+		const struct model_mapping *m = &mappings[i];
+		uint32_t had = inside_of(m, before);
+
+		if (m->exists && &files[m->file] == file)
+			promise(file, m->first + had, inside_of(m, size) - had, !m->lazy);
+	}
+}
+
+static void file_truncate(const struct op *op)
+{
+	unsigned f = pick_file(op->a);
+	struct model_file *file = &files[f];
+	uint32_t size, before, needed = 0;
+	bool fit;
+	int result;
+
+	if (f == FILES)
+		return;
+	before = file->pages;
+	size = choose_size(file, op);
+	for (uint32_t page = before; page < size; page++)
+		needed += is_mapped(file, page);
+	fit = needed <= pools[file->pool].frames - pools[file->pool].taken;
+	result = hp_file_truncate(file->handle, size * FRAME, &error);
+	say("truncate %u: %u pages to %u, %u to be promised -> %d\n", f, before, size, needed, result);
+	must(result == (!file->open         ? -EBADF
+	                : size > file->most ? -EFBIG
+	                : fit               ? 0
+	                                    : -ENOMEM),
+	     "truncate: %d, fits %d", result, fit);
+	must(result != -ENOMEM || error.limit == HP_LIMIT_POOL, "limit %s", hp_limit_name(error.limit));
+	if (!result && size <= before)
+		cut_file(file, size);
+	else if (!result)
+		grow_file(file, size);
+	follow_size(f, before);
+}
+
+/* Whole pages are given up where nobody maps them, and are empty where somebody does. Parts are zeroed. */
+static void punch_page(struct model_file *file, uint32_t page, uint64_t from, uint64_t end, bool keep)
+{
+	for (unsigned slot = 0; slot < SLOTS; slot++)
+		if (slot_offset[slot] >= from && slot_offset[slot] < end)
+			file->tag[page][slot] = 0;
+	if (keep || from > 0 || end < FRAME)
+		return;
+	file->touched[page] = false;
+	if (is_mapped(file, page))
+		return;
+	pools[file->pool].taken -= file->promised[page];
+	file->promised[page] = false;
+}
+
+static void file_punch(const struct op *op)
+{
+	unsigned f = pick_file(op->a);
+	struct model_file *file = &files[f];
+	uint64_t offset, end, size;
+	uint32_t first, pages;
+	bool keep = op->d % 4 == 0;
+	int result;
+
+	if (f == FILES || file->pages == 0)
+		return;
+	size = file->pages * FRAME;
+	range_in(file->pages, op->b, op->c, &first, &pages);
+	if (keep && pages > 40)
+		pages = 40;
+	offset = first * FRAME + (op->d / 4 % 3 == 0 ? 4096 : 0);
+	end = (first + pages) * FRAME - (op->d / 12 % 3 == 0 ? 8192 : 0);
+	if (op->d / 36 % 5 == 0 && end >= size && !keep)
+		end += 3 * FRAME; /* beyond the end is nothing */
+	result = hp_file_punch(file->handle, offset, end - offset, keep ? HP_PUNCH_KEEP : 0, &error);
+	say("punch %u: bytes %lu to %lu of %lu%s -> %d\n", f, offset, end, size, keep ? ", kept" : "", result);
+	must(result == (file->open ? 0 : -EBADF), "punch: %d", result);
+	if (result)
+		return;
+	for (uint64_t at = offset & ~(FRAME - 1); at < hp_min(end, size); at += FRAME)
+		punch_page(file, (uint32_t)(at / FRAME), at < offset ? offset - at : 0, hp_min(end - at, FRAME), keep);
+	for (unsigned i = 0; i < MAPPINGS; i++)
+		if (mappings[i].exists && mappings[i].file == f)
+			check_all_mapped(&mappings[i]);
 }
 
 static void map_op(const struct op *op)
@@ -461,13 +661,15 @@ static void map_op(const struct op *op)
 
 	if (i == MAPPINGS || f == FILES)
 		return;
-	*m = (struct model_mapping){.lazy = op->d % 2, .writable = op->d / 2 % 5 != 0, .file = f};
+	if (file->pages == 0)
+		return;
+	*m = (struct model_mapping){.lazy = op->d % 2, .prot = op->d / 2 % 5 ? RW : HP_PROT_READ, .file = f};
 	range_in(file->pages, op->b, op->c, &m->first, &m->pages);
 	fit = fits(file, m->first, m->pages);
-	result = hp_map(file->handle, m->first * FRAME, m->pages * FRAME, m->writable ? RW : HP_PROT_READ,
-	                m->lazy ? HP_MAP_LAZY : 0, &address, &error);
+	result = hp_map(file->handle, m->first * FRAME, m->pages * FRAME, m->prot, m->lazy ? HP_MAP_LAZY : 0, &address,
+	                &error);
 	say("map %u: file %u, pages %u+%u, %s, %s -> %d\n", i, f, m->first, m->pages, m->lazy ? "lazy" : "ready",
-	    m->writable ? "writable" : "read-only", result);
+	    m->prot == RW ? "writable" : "read-only", result);
 	if (!file->open) {
 		must(result == -EBADF, "map of a closed file");
 		return;
@@ -492,36 +694,169 @@ static void map_op(const struct op *op)
 		check_mapped(m, m->first, m->pages);
 }
 
-static void unmap_op(const struct op *op)
+/* The mapping that begins where another ends. */
+static struct model_mapping *mapping_at(const char *address)
 {
-	unsigned i = pick_mapping(op->a);
-	struct model_mapping *m = &mappings[i];
-	char *end;
+	for (unsigned i = 0; i < MAPPINGS; i++)
+		if (mappings[i].exists && mappings[i].address == address)
+			return &mappings[i];
+	return NULL;
+}
 
-	if (i == MAPPINGS)
-		return;
-	end = m->address + m->pages * FRAME;
-	must(hp_unmap(m->address, (m->pages + 1) * FRAME) == -EINVAL, "unmap of too much");
-	must(m->pages == 1 || hp_unmap(m->address + FRAME, (m->pages - 1) * FRAME) == -EINVAL, "unmap of a part");
-	must(hp_unmap(m->address, m->pages * FRAME) == 0, "unmap %u", i);
-	say("unmap %u\n", i);
-	for (char *address = m->address; address < end; address += FRAME) {
+static void expect_unmapped(char *address, uint64_t pages)
+{
+	for (char *end = address + pages * FRAME; address < end; address += FRAME) {
 		uint64_t tag;
 
 		must(hp_sim_load(os, address, &tag) == -EFAULT, "still mapped after unmap");
 		must(fault(address, false) == HP_FAULT_FOREIGN, "a fault after unmap is not foreign");
 	}
+}
+
+static void forget_mapping(struct model_mapping *m)
+{
 	m->exists = false;
 	maps_taken -= m->maps;
 	files[m->file].mappings--;
 	drop_file_if_unused(&files[m->file]);
 }
 
+/* One mapping; or with it all that lie behind it without a gap. */
+static void unmap_op(const struct op *op)
+{
+	unsigned i = pick_mapping(op->a);
+	struct model_mapping *m = &mappings[i];
+	uint64_t pages;
+	char *address;
+
+	if (i == MAPPINGS)
+		return;
+	address = m->address;
+	pages = m->pages;
+	must(mapping_at(address + pages * FRAME) || hp_unmap(address, (pages + 1) * FRAME) == -EINVAL,
+	     "unmap of too much");
+	if (op->b % 3 == 0)
+		for (struct model_mapping *next = m; (next = mapping_at(address + pages * FRAME));)
+			pages += next->pages;
+	must(hp_unmap(address, pages * FRAME) == 0, "unmap %u", i);
+	say("unmap %u: %lu pages\n", i, pages);
+	expect_unmapped(address, pages);
+	for (char *at = address; at < address + pages * FRAME; at += m->pages * FRAME) {
+		m = mapping_at(at);
+		forget_mapping(m);
+	}
+}
+
+static unsigned free_mappings(void)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < MAPPINGS; i++)
+		count += !mappings[i].exists;
+	return count;
+}
+
+/* Pieces take a mapping's place: up to three, of so many pages each; each has as many kernel mappings as it may need. */
+struct pieces {
+	struct model_mapping of[3];
+	unsigned count;
+	uint64_t maps;
+};
+
+static void add_piece(struct pieces *pieces, const struct model_mapping *old, uint32_t from, uint32_t pages,
+                      unsigned prot)
+{
+	struct model_mapping *piece = &pieces->of[pieces->count];
+
+	if (!pages)
+		return;
+	*piece = *old;
+	piece->first = old->first + from;
+	piece->pages = pages;
+	piece->prot = prot;
+	piece->address = old->address + from * FRAME;
+	piece->maps = hp_min(old->maps, (uint64_t)pages + old->lazy);
+	pieces->maps += piece->maps;
+	pieces->count++;
+}
+
+static bool have_maps_for(const struct model_mapping *old, const struct pieces *pieces)
+{
+	return pieces->maps <= old->maps || maps_taken + pieces->maps - old->maps <= hp_maps_max(os);
+}
+
+static void put_pieces(struct model_mapping *old, const struct pieces *pieces)
+{
+	old->exists = false;
+	maps_taken += pieces->maps - old->maps;
+	files[old->file].mappings += pieces->count - 1;
+	for (unsigned i = 0; i < pieces->count; i++) {
+		mappings[pick_mapping_free()] = pieces->of[i];
+		check_all_mapped(&pieces->of[i]);
+	}
+}
+
+static void unmap_part(const struct op *op)
+{
+	unsigned i = pick_mapping(op->a);
+	struct model_mapping *m = &mappings[i];
+	struct pieces pieces = {.count = 0};
+	uint32_t from, pages;
+	char *address;
+	bool fit;
+	int result;
+
+	if (i == MAPPINGS || m->pages == 1 || !free_mappings())
+		return;
+	range_in(m->pages, op->b, op->c, &from, &pages);
+	if (pages == m->pages)
+		pages--;
+	add_piece(&pieces, m, 0, from, m->prot);
+	add_piece(&pieces, m, from + pages, m->pages - from - pages, m->prot);
+	fit = have_maps_for(m, &pieces);
+	address = m->address + from * FRAME;
+	result = hp_unmap(address, pages * FRAME);
+	say("unmap_part %u: pages %u+%u -> %d\n", i, m->first + from, pages, result);
+	must(result == (fit ? 0 : -ENOMEM), "unmap of a part: %d, fits %d", result, fit);
+	if (result) {
+		check_all_mapped(m);
+		return;
+	}
+	expect_unmapped(address, pages);
+	put_pieces(m, &pieces);
+}
+
+static void protect_op(const struct op *op)
+{
+	static const unsigned prots[] = {0, HP_PROT_READ, RW, RW};
+	unsigned i = pick_mapping(op->a), prot = prots[op->d % 4];
+	struct model_mapping *m = &mappings[i];
+	struct pieces pieces = {.count = 0};
+	uint32_t from, pages;
+	bool fit;
+	int result;
+
+	if (i == MAPPINGS || free_mappings() < 2)
+		return;
+	range_in(m->pages, op->b, op->c, &from, &pages);
+	add_piece(&pieces, m, 0, from, m->prot);
+	add_piece(&pieces, m, from, pages, prot);
+	add_piece(&pieces, m, from + pages, m->pages - from - pages, m->prot);
+	fit = prot == m->prot || have_maps_for(m, &pieces);
+	result = hp_protect(m->address + from * FRAME, pages * FRAME, prot);
+	say("protect %u: pages %u+%u, %u to %u -> %d\n", i, m->first + from, pages, m->prot, prot, result);
+	must(result == (fit ? 0 : -ENOMEM), "protect: %d, fits %d", result, fit);
+	if (!result && prot != m->prot)
+		put_pieces(m, &pieces);
+	else
+		check_all_mapped(m);
+}
+
 static void populate_op(const struct op *op)
 {
 	unsigned i = pick_mapping(op->a);
 	struct model_mapping *m = &mappings[i];
-	uint32_t first, pages;
+	uint32_t first, pages, inside;
 	int result;
 
 	if (i == MAPPINGS)
@@ -529,10 +864,12 @@ static void populate_op(const struct op *op)
 	range_in(m->pages, op->b, op->c, &first, &pages);
 	result = hp_populate(m->address + first * FRAME, pages * FRAME);
 	say("populate %u: pages %u+%u -> %d\n", i, m->first + first, pages, result);
-	must(result == 0, "populate: %d", result);
+	inside = inside_of(m, files[m->file].pages);
+	must(result == (first + pages > inside ? -ENXIO : 0), "populate: %d", result);
 	must(hp_populate(m->address + first * FRAME, (m->pages - first + 1) * FRAME) == -EINVAL,
 	     "populate beyond a mapping");
-	promise(&files[m->file], m->first + first, pages, true);
+	if (first < inside)
+		promise(&files[m->file], m->first + first, (uint32_t)hp_min(pages, inside - first), m->lazy);
 	check_mapped(m, m->first + first, pages);
 }
 
@@ -563,8 +900,12 @@ static void touch_op(const struct op *op)
 	expected = &files[m->file].tag[m->first + page][slot];
 	result = touch(m, m->address + page * FRAME + slot_offset[slot] + op->d % 4096, write, &tag);
 	say("%s %u: page %u, slot %u -> %d\n", write ? "store" : "load", i, m->first + page, slot, result);
-	if (write && !m->writable) {
-		must(result == -EFAULT, "a store to read-only memory: %d", result);
+	if (m->first + page >= files[m->file].pages) {
+		must(result == -ENXIO, "an access beyond the end: %d", result);
+		return;
+	}
+	if (!(m->prot & (write ? HP_PROT_WRITE : HP_PROT_READ))) {
+		must(result == -EFAULT, "an access that is forbidden: %d", result);
 		return;
 	}
 	must(result == 0, "touch: %d", result);
@@ -671,8 +1012,12 @@ static void (*const run_op[KINDS])(const struct op *op) = {
 	[FILE_CREATE] = file_create,
 	[FILE_CLOSE] = file_close_op,
 	[FILE_ALLOCATE] = file_allocate,
+	[FILE_TRUNCATE] = file_truncate,
+	[FILE_PUNCH] = file_punch,
 	[MAP] = map_op,
 	[UNMAP] = unmap_op,
+	[UNMAP_PART] = unmap_part,
+	[PROTECT] = protect_op,
 	[POPULATE] = populate_op,
 	[STORE] = touch_op,
 	[LOAD] = touch_op,
@@ -685,7 +1030,7 @@ static void clean_up(void)
 	check_all();
 	for (unsigned i = 0; i < MAPPINGS; i++)
 		if (mappings[i].exists)
-			unmap_op(&(struct op){.a = i});
+			unmap_op(&(struct op){.a = i, .b = 1});
 	for (unsigned i = 0; i < FILES; i++)
 		if (files[i].exists)
 			file_close_op(&(struct op){.a = i});
