@@ -18,7 +18,10 @@ static const struct {
          "threads share a region and touch it first"},
 	{"faults", bench_faults, bench_faults_help, "processes map a filled file, touch every page, unmap"},
 	{"forks", bench_forks, bench_forks_help, "processes map a filled file, touch a few pages, fork, unmap"},
+	{"fork-cow", bench_fork_cow, bench_fork_cow_help, "forks of a process with private memory, and first writes"},
 	{"combined", bench_combined, bench_combined_help, "faults and forks on the same file at the same time"},
+	{"fallocate", bench_fallocate, bench_fallocate_help,
+         "making every page of a file present, and where the time goes"},
 	{"zero", bench_zero, bench_zero_help, "clearing memory with one thread"},
 	{"locks", bench_locks, bench_locks_help, "the library's locks by themselves, beside those of pthreads"},
 	{"statistics", bench_statistics, bench_statistics_help, "what the statistics of locks cost in real work"},
@@ -56,6 +59,8 @@ static void print_help(FILE *out)
 	      "  hugepool bench faults --instances 24 --size 1G --seconds 1 --json\n"
 	      "  hugepool bench combined --lazy                       forks against faults, by schemes of the file "
 	      "lock\n"
+	      "  hugepool bench fork-cow --size 256M                  copy on write\n"
+	      "  hugepool bench fallocate --sim --size 1T             what indexing a terabyte costs\n"
 	      "  hugepool bench locks --contended --processes 24\n"
 	      "  hugepool bench statistics --pairs 100\n"
 	      "  hugepool bench reference --quick\n",

@@ -7,6 +7,7 @@
 #include "command.h"
 #include "combined.h"
 
+#include "pairs.h"
 #include "table.h"
 
 #include <math.h>
@@ -66,13 +67,8 @@ static const struct bench_series *series_of(const struct bench_run *run, const c
 }
 
 /* Ratios of two series' rates, of those rounds that count in both. */
-struct pairs {
-	struct bench_stat ratio;
-	double median, low, high; /* NaN: too few */
-};
-
 static void pair_up(const struct bench_series *ours, const struct bench_series *theirs, enum instance_kind kind,
-                    struct pairs *pairs)
+                    struct bench_pairs *pairs)
 {
 	const struct instances_record *a = record_of(ours), *b = record_of(theirs);
 
@@ -80,21 +76,7 @@ static void pair_up(const struct bench_series *ours, const struct bench_series *
 	for (unsigned round = 0; round < BENCH_SAMPLES_MAX; round++)
 		if (a->rate[round][kind] > 0 && b->rate[round][kind] > 0)
 			bench_stat_add(&pairs->ratio, a->rate[round][kind] / b->rate[round][kind]);
-	pairs->median = bench_stat_median(&pairs->ratio);
-	bench_stat_confidence(&pairs->ratio, &pairs->low, &pairs->high);
-}
-
-/* "1.03 (0.981-1.060)" */
-static const char *pairs_text(char cell[TABLE_CELL], const struct pairs *pairs)
-{
-	char median[TABLE_CELL];
-
-	table_ratio(median, pairs->median);
-	if (isnan(pairs->low))
-		snprintf(cell, TABLE_CELL, "%.16s", median);
-	else
-		snprintf(cell, TABLE_CELL, "%.16s (%.3f-%.3f)", median, pairs->low, pairs->high);
-	return cell;
+	bench_pairs_close(pairs);
 }
 
 /* Of the two schemes that the biased lock is held against, the one with the higher rate. */
@@ -114,7 +96,7 @@ static const char *const kind_metrics[INSTANCE_KINDS] = {
 
 void combined_print_better(const struct bench_run *run, FILE *out)
 {
-	struct pairs *pairs = malloc(sizeof(*pairs));
+	struct bench_pairs *pairs = malloc(sizeof(*pairs));
 	char cell[TABLE_CELL];
 
 	if (!pairs)
@@ -130,14 +112,14 @@ void combined_print_better(const struct bench_run *run, FILE *out)
 			fprintf(out,
 			        "  %s: the better of vma and invalidate is %s; biased has %s times its rate (95 %% "
 			        "confidence), %u pairs\n",
-			        kind_metrics[kind], than, pairs_text(cell, pairs), pairs->ratio.count);
+			        kind_metrics[kind], than, bench_pairs_text(cell, pairs), pairs->ratio.count);
 	}
 	free(pairs);
 }
 
 static void print_pairs(const struct bench_run *run, const struct bench_series *ours)
 {
-	struct pairs *pairs = malloc(sizeof(*pairs));
+	struct bench_pairs *pairs = malloc(sizeof(*pairs));
 	struct table table;
 	char name[TABLE_CELL], cell[TABLE_CELL];
 
@@ -157,7 +139,7 @@ static void print_pairs(const struct bench_run *run, const struct bench_series *
 		table_set(&table, 0, "%s", engine_series_name(name, sizeof(name), &run->series[i]));
 		for (unsigned kind = 0; kind < INSTANCE_KINDS; kind++) {
 			pair_up(ours, &run->series[i], kind, pairs);
-			table_set(&table, 1 + kind, "%s", pairs_text(cell, pairs));
+			table_set(&table, 1 + kind, "%s", bench_pairs_text(cell, pairs));
 		}
 	}
 	table_print(&table, stdout);
@@ -165,15 +147,10 @@ static void print_pairs(const struct bench_run *run, const struct bench_series *
 	combined_print_better(run, stdout);
 }
 
-static json_t *number(double value)
-{
-	return isfinite(value) ? json_real(value) : json_null();
-}
-
 /* ratios.METRIC gets "better_file_lock" and "pairs", a list like that of `bench locks`. */
 static void report_pairs(const struct bench_run *run, const struct bench_series *ours, json_t *report)
 {
-	struct pairs *pairs = malloc(sizeof(*pairs));
+	struct bench_pairs *pairs = malloc(sizeof(*pairs));
 	char name[TABLE_CELL], own_name[TABLE_CELL];
 
 	if (!pairs)
@@ -188,12 +165,7 @@ static void report_pairs(const struct bench_run *run, const struct bench_series 
 				continue;
 			pair_up(ours, &run->series[i], kind, pairs);
 			engine_series_name(name, sizeof(name), &run->series[i]);
-			json_array_append_new(list, json_pack("{s:s,s:s,s:o,s:o,s:o,s:o,s:o,s:i}", "ours", own_name,
-			                                      "theirs", name, "ratio", number(pairs->median), "min",
-			                                      number(bench_stat_min(&pairs->ratio)), "max",
-			                                      number(bench_stat_max(&pairs->ratio)), "low",
-			                                      number(pairs->low), "high", number(pairs->high),
-			                                      "samples", (int)pairs->ratio.count));
+			json_array_append_new(list, bench_pairs_json(pairs, own_name, name));
 		}
 		json_object_set_new(ratios, "better_file_lock", json_string(better(run, kind)));
 		json_object_set_new(ratios, "pairs", list);

@@ -42,6 +42,8 @@ struct engine {
 	int (*begin)(struct engine_memory *memory);
 	/* A thread makes its part of the file present. NULL: the first touch does it. */
 	int (*allocate)(struct engine_memory *memory, uint64_t offset, uint64_t length);
+	/* Under the clock: a thread makes its part of the file present as this engine does it best. NULL: it cannot. */
+	int (*fallocate)(struct engine_memory *memory, uint64_t offset, uint64_t length);
 	/* Under the clock, by one thread. */
 	int (*map)(struct engine_memory *memory, void **address);
 	/* Under the clock: a thread enters its part into the page table. NULL: nothing is to be done. */
@@ -51,6 +53,8 @@ struct engine {
 	int (*end)(struct engine_memory *memory);
 	/* An instance, forked after begin, ends; the engine itself goes on. May be NULL. */
 	void (*leave)(struct engine_memory *memory);
+	/* How many frames its callers have zeroed themselves so far. NULL: nobody counts. */
+	int (*zeroed)(struct engine_memory *memory, uint64_t *frames);
 	/* Lock statistics begin anew; `locks` gets those since the last call, unless it is NULL. NULL: it has none. */
 	int (*locks)(struct engine_memory *memory, struct engine_locks *locks);
 	int (*close)(struct engine_memory *memory);

@@ -225,6 +225,15 @@ static void hugepool_leave(struct engine_memory *memory)
 	hp_pool_close(own->pool);
 }
 
+static int hugepool_zeroed(struct engine_memory *memory, uint64_t *frames)
+{
+	hp_pool_stats stats;
+	int rc = statistics(memory, &stats);
+
+	*frames = stats.zeroed_by_caller;
+	return rc;
+}
+
 static int hugepool_locks(struct engine_memory *memory, struct engine_locks *locks)
 {
 	struct pool *own = memory->own;
@@ -266,10 +275,12 @@ const struct engine engine_hugepool = {
 	.open = hugepool_open,
 	.begin = hugepool_begin,
 	.allocate = hugepool_allocate,
+	.fallocate = hugepool_allocate,
 	.map = hugepool_map,
 	.unmap = hugepool_unmap,
 	.end = hugepool_end,
 	.leave = hugepool_leave,
+	.zeroed = hugepool_zeroed,
 	.locks = hugepool_locks,
 	.close = hugepool_close,
 };

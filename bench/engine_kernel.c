@@ -9,6 +9,7 @@
 #include "memory.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -58,6 +59,28 @@ static int kernel_allocate(struct engine_memory *memory, uint64_t offset, uint64
 		return engine_failed(memory, -errno, "no huge pages: mmap");
 	rc = bench_in_parallel(bench_cpus(), p, length, bench_populate);
 	munmap(p, length);
+	return rc ? engine_failed(memory, rc, "no huge pages: MADV_POPULATE_WRITE") : 0;
+}
+
+static int kernel_fallocate(struct engine_memory *memory, uint64_t offset, uint64_t length)
+{
+	struct kernel *own = memory->own;
+
+	return fallocate(own->fd, 0, (off_t)offset, (off_t)length)
+	               ? engine_failed(memory, -errno, "no huge pages: fallocate")
+	               : 0;
+}
+
+/* fallocate() has one thread in the file at a time; threads that fault it in clear their pages side by side. */
+static int tuned_fallocate(struct engine_memory *memory, uint64_t offset, uint64_t length)
+{
+	struct kernel *own = memory->own;
+	char *p = own->aligned + offset;
+	int rc;
+
+	if (mmap(p, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, own->fd, (off_t)offset) == MAP_FAILED)
+		return engine_failed(memory, -errno, "no huge pages: mmap");
+	rc = bench_populate(p, length);
 	return rc ? engine_failed(memory, rc, "no huge pages: MADV_POPULATE_WRITE") : 0;
 }
 
@@ -111,6 +134,7 @@ const struct engine engine_kernel = {
 	.open = kernel_open,
 	.begin = kernel_begin,
 	.allocate = kernel_allocate,
+	.fallocate = kernel_fallocate,
 	.map = kernel_map,
 	.unmap = kernel_unmap,
 	.end = kernel_end,
@@ -122,6 +146,7 @@ const struct engine engine_tuned = {
 	.open = kernel_open,
 	.begin = tuned_begin,
 	.allocate = kernel_allocate,
+	.fallocate = tuned_fallocate,
 	.map = tuned_map,
 	.populate = tuned_populate,
 	.unmap = kernel_unmap,

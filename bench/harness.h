@@ -16,7 +16,7 @@
 
 #include <sys/types.h>
 
-#define BENCH_METRICS_MAX 6
+#define BENCH_METRICS_MAX 10
 #define BENCH_NOTE 256
 #define BENCH_TAGS_MAX 3
 #define BENCH_SERIES_MAX 12
@@ -25,7 +25,7 @@
 
 struct bench_metric {
 	const char *name;
-	const char *unit; /* "1/s", "s", "B/s" */
+	const char *unit; /* "1/s", "s", "ns", "B/s", "B"; "1": a number of things */
 	int more_is_better;
 	bool ratio;        /* the ratio between engines says something */
 	const char *phase; /* not NULL: of another phase than the measured one; becomes part of the rows' variant */

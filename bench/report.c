@@ -36,7 +36,7 @@ static double ratio_with(const struct bench_run *run, const char *engine, unsign
 
 /* ---- JSON ------------------------------------------------------------------------------------------------------- */
 
-static json_t *number(double value)
+json_t *report_number(double value)
 {
 	return isfinite(value) ? json_real(value) : json_null();
 }
@@ -66,14 +66,15 @@ static json_t *rows(const struct bench_run *run)
 				continue;
 			values = json_array();
 			for (unsigned s = 0; s < stat->count; s++)
-				json_array_append_new(values, number(stat->samples[s]));
-			json_array_append_new(
-				array,
-				json_pack("{s:s,s:o,s:s,s:s,s:o,s:o,s:o,s:I,s:o}", "engine", series->engine, "variant",
-			                  variant(series, &run->metric[m]), "metric", run->metric[m].name, "unit",
-			                  run->metric[m].unit, "median", number(bench_stat_median(stat)), "min",
-			                  number(bench_stat_min(stat)), "max", number(bench_stat_max(stat)), "samples",
-			                  (json_int_t)stat->count, "values", values));
+				json_array_append_new(values, report_number(stat->samples[s]));
+			json_array_append_new(array,
+			                      json_pack("{s:s,s:o,s:s,s:s,s:o,s:o,s:o,s:I,s:o}", "engine",
+			                                series->engine, "variant", variant(series, &run->metric[m]),
+			                                "metric", run->metric[m].name, "unit", run->metric[m].unit,
+			                                "median", report_number(bench_stat_median(stat)), "min",
+			                                report_number(bench_stat_min(stat)), "max",
+			                                report_number(bench_stat_max(stat)), "samples",
+			                                (json_int_t)stat->count, "values", values));
 		}
 	}
 	return array;
@@ -111,14 +112,14 @@ static json_t *ratios(const struct bench_run *run)
 			char key[64];
 
 			snprintf(key, sizeof(key), "vs_%s", rivals[r]);
-			json_object_set_new(one, key, number(ratio_with(run, rivals[r], m)));
+			json_object_set_new(one, key, report_number(ratio_with(run, rivals[r], m)));
 		}
 		for (unsigned i = 0; i < run->series_count; i++) {
 			char key[64];
 
 			snprintf(key, sizeof(key), "vs_%s", run->series[i].engine);
 			if (strcmp(run->series[i].engine, "hugepool") && bench_series_is_default(&run->series[i]))
-				json_object_set_new(one, key, number(ratio_with(run, run->series[i].engine, m)));
+				json_object_set_new(one, key, report_number(ratio_with(run, run->series[i].engine, m)));
 		}
 		json_object_set_new(object, run->metric[m].name, one);
 	}

@@ -11,6 +11,9 @@
 /* The median of the series with this engine and the default variant; NaN if there is none. */
 double report_default_median(const struct bench_run *run, const char *engine, unsigned metric);
 
+/* null for NaN and what is infinite */
+json_t *report_number(double value);
+
 /*
  * {"version", "bench", "params", "env", "rows", "discarded", "ratios"}; params and env are taken over, NULL: left
  * out.

@@ -271,11 +271,6 @@ static void pair_ratios(const struct bench_series *series, unsigned state, struc
 		bench_stat_add(ratio, series->stat[state].samples[i] / series->stat[OFF].samples[i]);
 }
 
-static json_t *number(double value)
-{
-	return isfinite(value) ? json_real(value) : json_null();
-}
-
 /* As `hugepool bench locks` has them. */
 static json_t *ratio_json(const struct bench_series *series, unsigned state, const char *ours, double at_most)
 {
@@ -288,9 +283,10 @@ static json_t *ratio_json(const struct bench_series *series, unsigned state, con
 	pair_ratios(series, state, &ratio);
 	bench_stat_confidence(&ratio, &low, &high);
 	return json_pack("{s:s,s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:I,s:o}", "ours", ours, "theirs", "off", "variant", variant,
-	                 "ratio", number(bench_stat_median(&ratio)), "min", number(bench_stat_min(&ratio)), "max",
-	                 number(bench_stat_max(&ratio)), "low", number(low), "high", number(high), "samples",
-	                 (json_int_t)ratio.count, "at_most", number(at_most));
+	                 "ratio", report_number(bench_stat_median(&ratio)), "min",
+	                 report_number(bench_stat_min(&ratio)), "max", report_number(bench_stat_max(&ratio)), "low",
+	                 report_number(low), "high", report_number(high), "samples", (json_int_t)ratio.count, "at_most",
+	                 report_number(at_most));
 }
 
 static json_t *ratios_json(const struct bench_run *run)

@@ -74,6 +74,10 @@ const char *table_figure(char cell[TABLE_CELL], double value, const char *unit)
 	static const char *const small[] = {"s", "ms", "us", "ns"};
 	unsigned step = 0;
 
+	if (!strcmp(unit, "ns")) {
+		value /= 1e9;
+		unit = "s";
+	}
 	if (isnan(value)) {
 		snprintf(cell, TABLE_CELL, "-");
 	} else if (!strcmp(unit, "s")) {

@@ -23,6 +23,8 @@ FAULTS = ["faults", "--instances", "2", "--size", "16M", "--seconds", "0.05"]
 FORKS = ["forks", "--instances", "2", "--size", "16M", "--seconds", "0.05"]
 COMBINED = ["combined", "--instances", "2", "--size", "16M", "--seconds", "0.05"]
 PARALLEL = ["parallel-fault", "2", "16384", "2048"]
+FORK_COW = ["fork-cow", "--size", "16M"]
+FALLOCATE = ["fallocate", "--size", "16M"]
 LOCKS = ["locks", "--seconds", "0.01", "--rounds", "2", "--batches", "12", "--threads", "2", "--processes", "3"]
 RIVALS = ("vs_kernel", "vs_tuned", "vs_prefilled")
 
@@ -98,7 +100,7 @@ class Schema(unittest.TestCase):
         if ours is None or theirs is None:
             self.assertIsNone(ratio)
             return
-        expected = theirs[0] / ours[0] if ours[1] == "s" else ours[0] / theirs[0]
+        expected = theirs[0] / ours[0] if ours[1] in ("s", "ns") else ours[0] / theirs[0]
         self.assertTrue(math.isclose(ratio, expected, rel_tol=1e-3), (metric, rival, ratio, expected))
 
     def rows(self, report, metric, engine="hugepool"):
@@ -222,6 +224,126 @@ class Schema(unittest.TestCase):
         self.assertGreaterEqual(locks["1",]["fault", None], 2 * 8)
         self.assertGreaterEqual(locks[()]["fault", None], 2 * 8)
         self.assertNotIn(("fault", None), locks["0",])
+
+    def test_fallocate(self):
+        report = self.measure(*FALLOCATE)
+        self.assertEqual(report["bench"], "fallocate")
+        self.assertEqual(report["params"]["size"], 16 << 20)
+        for metric in ("bytes_per_s", "elapsed_ns"):
+            self.assertEqual([row["variant"] for row in self.rows(report, metric)], [{}, {"stock": "dirty"}])
+            self.assertIn(metric, report["ratios"])
+        zeroed = {row["variant"].get("stock"): row["values"] for row in self.rows(report, "zeroed_frames")}
+        self.assertEqual(zeroed, {None: [0, 0], "dirty": [8, 8]})
+        self.check_indexes(report, "16M", "1T")
+        for part in report["index"]:
+            self.assertGreater(part["share_percent"], 0)
+        self.check_where(report)
+        pairs = {(pair["ours"], pair["theirs"]) for pair in report["ratios"]["elapsed_ns"]["pairs"]}
+        self.assertEqual(pairs, {(a, b) for a in ("hugepool", "hugepool stock=dirty") for b in ("kernel", "tuned")})
+
+    def check_where(self, report):
+        """The parts of each fill come to all of it."""
+        for parts in report["where"]:
+            whole = [parts[part] for part in ("zeroing_ns", "index_ns", "syscalls_ns", "other_ns")]
+            if parts["engine"] == "hugepool":
+                self.assertEqual(parts["zeroing_ns"] == 0, parts["variant"] == {})
+                if None not in whole:  # tracing is allowed
+                    self.assertTrue(math.isclose(sum(whole), parts["elapsed_ns"], rel_tol=1e-6))
+        calls = {row["engine"]: row["median"] for row in report["rows"] if row["metric"] == "syscalls"}
+        for engine, count in {"kernel": 1, "tuned": 2}.items():
+            self.assertEqual(calls.get(engine, count), count)
+
+    def check_indexes(self, report, *sizes):
+        kinds = [("radix", "frame"), ("radix", "run"), ("flat", "frame")]
+        for metric in ("insert_ns", "lookup_ns", "bytes_per_frame"):
+            found = [
+                (row["engine"], *row["variant"].values())
+                for row in report["rows"]
+                if row["metric"] == metric and row["engine"] != "hugepool"
+            ]
+            self.assertEqual(found, [(*kind, size) for size in sizes for kind in kinds])
+        alone = [row["engine"] for row in report["rows"] if row["metric"] == "lookup_alone_ns"]
+        self.assertEqual(alone, ["radix", "radix"] * len(sizes))  # the table has no read sections
+        memory = {
+            (row["engine"], row["variant"]["insert"]): row["median"]
+            for row in report["rows"]
+            if row["metric"] == "bytes_per_frame" and row["variant"].get("size") == "1T"
+        }
+        if memory:
+            self.assertEqual(memory["flat", "frame"], 4)
+            self.assertTrue(8 < memory["radix", "frame"] < 8.1)
+            self.assertLess(memory["radix", "run"], 0.1)
+
+    def test_fallocate_no_stock(self):
+        report = self.measure(*FALLOCATE, "--no-stock")
+        self.assertEqual([row["variant"] for row in self.rows(report, "elapsed_ns")], [{}])
+        self.assertEqual(self.rows(report, "zeroed_frames")[0]["values"], [8, 8])
+
+    def test_fallocate_sim(self):
+        """Works without huge pages, and without memory."""
+        report = self.measure("fallocate", "--sim", "--size", "8G")
+        for metric in ("bytes_per_s", "elapsed_ns", "insert_ns", "bytes_per_frame"):
+            self.assertEqual(len(self.rows(report, metric)), 1, metric)
+        self.check_indexes(report, "8G")
+        self.assertEqual(report["where"], [])
+        self.assertEqual(report["discarded"]["count"], 0)
+
+    def test_fallocate_table(self):
+        done = run(*FALLOCATE, "--rounds", "1")
+        self.assertIn(done.returncode, (0, 3), done.stderr)
+        for text in ("where the time goes", "radix insert=run size=1T", "flat insert=frame size=16M"):
+            self.assertIn(text, done.stdout)
+        if done.returncode == 0:
+            self.assertIn("hugepool stock=dirty", done.stdout)
+
+    def check_fork_cow(self, report):
+        policies = [{}, {"policy": "without"}, {"policy": "copy"}]
+        self.assertEqual(report["bench"], "fork-cow")
+        self.assertEqual(report["params"]["size"], 16 << 20)
+        self.assertEqual(report["params"]["writes"], 4)
+        self.assertEqual([row["variant"] for row in self.rows(report, "fork_ns")], policies)
+        self.assertEqual([row["variant"] for row in self.rows(report, "first_write_ns")], policies)
+        self.assertEqual([row["variant"] for row in self.rows(report, "child_first_write_ns")], policies[::2])
+        kernels = {row["metric"]: row["values"] for row in report["rows"] if row["engine"] == "kernel"}
+        for row in report["rows"]:
+            self.assertGreater(row["min"], 0)
+        for metric, ratios in report["ratios"].items():
+            self.assertEqual(
+                [pair["ours"] for pair in ratios["pairs"]],
+                ["hugepool", "hugepool policy=without", "hugepool policy=copy"],
+            )
+            ours = self.rows(report, metric)[0]["values"]
+            if len(kernels.get(metric, [])) == len(ours) == ratios["pairs"][0]["samples"]:
+                expected = statistics.median(b / a for a, b in zip(ours, kernels[metric]))
+                self.assertTrue(math.isclose(ratios["pairs"][0]["ratio"], expected, rel_tol=1e-6))
+        return kernels
+
+    def test_fork_cow(self):
+        self.check_fork_cow(self.measure(*FORK_COW))
+        report = self.measure("fork-cow", "--size", "1M", "--rounds", "7")
+        self.assertEqual(report["params"]["size"], 4 << 20)
+        self.assertEqual(report["params"]["writes"], 1)
+        for pair in report["ratios"]["fork_ns"]["pairs"]:
+            if pair["samples"] >= 6:
+                self.assertLessEqual(pair["low"], pair["ratio"])
+                self.assertLessEqual(pair["ratio"], pair["high"])
+
+    def test_fork_cow_none(self):
+        """Without huge pages of the kernel's its row is missing, and it is told why."""
+        done = run(*FORK_COW, "--rounds", "2", "--json", env={**os.environ, "HUGEPOOL_PAGES_NONE": "1"})
+        report = json.loads(done.stdout)
+        self.check(report)
+        if done.returncode == 0 and not self.check_fork_cow(report):
+            reasons = [reason for reason in report["discarded"]["reasons"] if reason["engine"] == "kernel"]
+            self.assertEqual([reason["count"] for reason in reasons], [2])
+            self.assertIn("no huge pages", reasons[0]["reason"])
+            self.assertEqual([pair["samples"] for pair in report["ratios"]["fork_ns"]["pairs"]], [0, 0, 0])
+
+    def test_fork_cow_table(self):
+        done = run(*FORK_COW, "--rounds", "1")
+        self.assertIn(done.returncode, (0, 3), done.stderr)
+        for text in ("child_first_write_ns", "times as fast as the kernel", "hugepool policy=without"):
+            self.assertIn(text, done.stdout)
 
     def test_zero(self):
         report = self.measure("zero", "--size", "8M")
@@ -389,6 +511,16 @@ class CommandLine(unittest.TestCase):
             ["parallel-fault", "1", "2048", "2048", "1"],
             ["parallel-fault", "1", "2048", "2048", "--fault-around", "2"],
             ["parallel-fault", "1", "2048", "2048", "--lazy", "--fault-around", "3"],
+            ["fork-cow", "word"],
+            ["fork-cow", "--size", "0"],
+            ["fork-cow", "--rounds", "0"],
+            ["fallocate", "word"],
+            ["fallocate", "--nosuch"],
+            ["fallocate", "--size", "0"],
+            ["fallocate", "--size", "2X"],
+            ["fallocate", "--size", "17T"],
+            ["fallocate", "--rounds", "0"],
+            ["fallocate", "--sim", "--no-stock"],
             ["zero", "word"],
             ["locks", "word"],
             ["locks", "--threads", "0"],
@@ -413,8 +545,8 @@ class CommandLine(unittest.TestCase):
                 self.assertTrue(done.stderr)
 
     def test_help(self):
-        workloads = ("parallel-fault", "faults", "forks", "combined", "zero", "locks", "statistics", "reference")
-        for args in ([], *([word] for word in workloads)):
+        workloads = ["parallel-fault", "faults", "forks", "fork-cow", "combined", "fallocate", "zero", "locks"]
+        for args in ([], *([word] for word in [*workloads, "statistics", "reference"])):
             with self.subTest(args=args):
                 done = run(*args, "--help")
                 self.assertEqual(done.returncode, 0)
