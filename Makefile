@@ -6,14 +6,15 @@ MESON_FLAGS ?=
 c_files = find include src bench tests -name '*.[ch]'
 
 .PHONY: help deps build demo check check-root check-user check-asan check-tsan check-architecture \
-	torture format format-check clean install
+	torture fuzz format format-check clean install
 
 help:
 	@echo 'make build          compile the library and the command into $(BUILD)/'
 	@echo 'make demo           the reference workloads on the kernel and on hugepool, in under a minute'
 	@echo 'make check          every test: as root, as an ordinary user, under the sanitizers; architecture'
 	@echo 'make check-root     one part of it; also check-user, check-asan, check-tsan, check-architecture'
-	@echo 'make torture        the locks under 500 deaths, a minute long'
+	@echo 'make torture        the locks under 500 deaths, and the files in every use at once: a minute each'
+	@echo 'make fuzz           lists of calls against a model, FUZZ_SECONDS=60, by clang and its libFuzzer'
 	@echo 'make format         clang-format over all C files; format-check only looks'
 	@echo 'make install        install library, header and command (PREFIX at first configuration: MESON_FLAGS)'
 	@echo 'make clean          remove every build directory'
@@ -43,6 +44,10 @@ check-root check-user check-asan check-tsan check-architecture: deps
 
 torture: build
 	@$(BUILD)/tests/sync_torture_locks 60 500
+	@sh tests/with-hugepages.sh 64 -- $(BUILD)/tests/space_torture_files 60
+
+fuzz:
+	@sh tests/model/fuzz.sh $(BUILD)
 
 format:
 	@command -v clang-format >/dev/null || { echo 'clang-format is missing: apt install clang-format' >&2; exit 1; }

@@ -112,7 +112,9 @@ static int take_lock(void)
 		return -1;
 	while (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {
 		if (!told)
-			bench_progress("waiting for another user of the kernel's huge pages");
+			fprintf(stderr,
+			        "hugepool: waiting for another user of the kernel's huge pages, who has locked %s\n",
+			        "hugepool-hugepages.lock in /run/lock or /tmp");
 		told = true;
 		bench_sleep_ms(100);
 		if (bench_interrupted()) {

@@ -295,7 +295,7 @@ typedef struct hp_tenant {
  * pool cannot promise the minimum; -ENFILE too many tenants.
  */
 int hp_tenant_create(hp_pool pool, uint64_t limit, uint64_t minimum, hp_tenant *tenant, hp_error *error);
-/* Errors: -EBUSY it has files, or another call on it is running; -EBADF. */
+/* Errors: -EBUSY it has files (one with a name until it is unlinked), or another call on it is running; -EBADF. */
 int hp_tenant_close(hp_tenant tenant);
 
 typedef struct hp_tenant_stat {
@@ -318,7 +318,7 @@ int hp_tenant_stat_get(hp_tenant tenant, hp_tenant_stat *stat);
 int hp_file_create(hp_pool pool, uint64_t size, unsigned flags, hp_file *file, hp_error *error);
 
 #define HP_FILE_CREATE 1u    /* make the file if there is none of that name */
-#define HP_FILE_EXCLUSIVE 2u /* with HP_FILE_CREATE: it must not be there */
+#define HP_FILE_EXCLUSIVE 2u /* it must not be there */
 
 typedef struct hp_file_options {
 	uint32_t struct_size; /* sizeof(hp_file_options); lets the struct grow */
@@ -369,13 +369,13 @@ int hp_file_allocate(hp_file file, uint64_t offset, uint64_t length, hp_error *e
 int hp_file_punch(hp_file file, uint64_t offset, uint64_t length, unsigned flags, hp_error *error);
 
 /*
- * Changes the size of a file, up to what it was made with or the pool's max_size, whichever is more. What lies beyond
- * the new end is taken away; after growing again it is absent and reads as zeroes. Mappings that reach beyond the end:
- * a touch there is SIGBUS, and a system call that is handed such memory answers EFAULT. In this process that holds
- * when the call returns; another process finds, until its own next call on the pool, memory that is empty at the cut
- * and whose contents nobody else sees: what it stores there is lost. When the file has grown again, its mappings are
- * whole again: here at once, in other processes at their next call. What they have mapped is promised again for that,
- * so that growing may fail where the pool is short.
+ * Changes the size of a file, up to what it was made with or the pool's max_size in whole GiB, whichever is more. What
+ * lies beyond the new end is taken away; after growing again it is absent and reads as zeroes. Mappings that reach
+ * beyond the end: a touch there is SIGBUS, and a system call that is handed such memory answers EFAULT. In this
+ * process that holds when the call returns; another process finds, until its own next call on the pool, memory that is
+ * empty at the cut and whose contents nobody else sees: what it stores there is lost. When the file has grown again,
+ * its mappings are whole again: here at once, in other processes at their next call. What they have mapped is promised
+ * again for that, so that growing may fail where the pool is short.
  * Errors: -EINVAL not a multiple of HP_FRAME_SIZE; -EFBIG; -ENOMEM, HP_LIMIT_POOL; -EDQUOT, HP_LIMIT_TENANT: nothing
  * has changed then.
  */

@@ -7,13 +7,13 @@
 #include <errno.h>
 #include <string.h>
 
-bool hp_file_is_absent(struct hp_thread *t, struct hp_file_use use, uint32_t page)
+uint32_t hp_file_next_present(struct hp_thread *t, struct hp_file_use use, uint32_t page, uint32_t end)
 {
 	uint64_t section = hp_section_enter(&t->locker);
-	hp_frame_id frame = hp_index_lookup(hp_file_index(t->pool, use.record), page);
+	uint32_t next = hp_index_next_page(hp_file_index(t->pool, use.record), page, end);
 
 	hp_section_leave(&t->locker, section);
-	return frame == HP_NO_FRAME;
+	return next;
 }
 
 /* ---- one page --------------------------------------------------------------------------------------------------- */

@@ -12,8 +12,8 @@
 
 #define HP_COPY_PIECE 16384u /* bytes: stays in the first cache, and on a small stack */
 
-/* Without a lock: the page has no frame now. */
-bool hp_file_is_absent(struct hp_thread *t, struct hp_file_use use, uint32_t page);
+/* Without a lock: the first page in [page, end) that has a frame now, or `end`. */
+uint32_t hp_file_next_present(struct hp_thread *t, struct hp_file_use use, uint32_t page, uint32_t end);
 /*
  * Copies bytes of one page into it, or out of it. The buffer is ours. A page that is absent is made present to store
  * to it; loaded, it is zeroes. -ENXIO: the file ends before; -ENOMEM, -EFAULT: no memory for the page.

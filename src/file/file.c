@@ -162,7 +162,7 @@ static int create_record(struct hp_thread *t, uint32_t pages, uint32_t tenant, u
 	atomic_store(&file->pages, pages);
 	atomic_store(&file->reach, pages);
 	file->tenant = tenant;
-	file->most_pages = pages > hp_pool_frames_max(view) ? pages : hp_pool_frames_max(view);
+	file->most_pages = pages > hp_segment_frames(view->shared) ? pages : hp_segment_frames(view->shared);
 	hp_biased_init(&file->lock, &t->locker, view->shared->file_lock == HP_FILE_LOCK_BIASED);
 	if (!take_runs(t, file)) {
 		give_runs(t, file);

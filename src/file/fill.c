@@ -128,7 +128,7 @@ struct team {
 	struct hp_file_use use;
 	uint32_t end;
 	uint32_t piece;           /* pages that one thread takes at once */
-	_Atomic uint32_t next;    /* first page that nobody has begun with */
+	_Atomic uint64_t next;    /* first page that nobody has begun with; goes on beyond the end */
 	_Atomic uint32_t working; /* futex: threads beside the caller */
 	_Atomic int result;       /* the first one that is not 0 */
 };
@@ -138,11 +138,12 @@ static void work(struct team *team, struct hp_thread *t)
 	int result = 0;
 
 	while (!result && !atomic_load(&team->result)) {
-		uint32_t page = atomic_fetch_add(&team->next, team->piece), end;
+		uint64_t next = atomic_fetch_add(&team->next, team->piece);
+		uint32_t page = (uint32_t)next, end;
 
-		if (page >= team->end)
+		if (next >= team->end)
 			return;
-		end = (uint32_t)hp_min(team->end, (uint64_t)page + team->piece);
+		end = (uint32_t)hp_min(team->end, next + team->piece);
 		while (page < end && !result)
 			result = fill_part(t, team->use, &page, end);
 	}

@@ -16,9 +16,11 @@ static int zero_bytes(struct hp_thread *t, struct hp_file_use use, uint64_t offs
 
 	while (offset < end && !result) {
 		uint64_t length = hp_min(hp_min(end - offset, HP_COPY_PIECE), HP_FRAME_SIZE - offset % HP_FRAME_SIZE);
+		uint64_t there = hp_bytes(
+			hp_file_next_present(t, use, (uint32_t)hp_frames(offset), (uint32_t)hp_frames_up(end)));
 
-		if (hp_file_is_absent(t, use, (uint32_t)hp_frames(offset)))
-			length = hp_min(end - offset, HP_FRAME_SIZE - offset % HP_FRAME_SIZE);
+		if (there > offset)
+			length = hp_min(there, end) - offset;
 		else
 			result = hp_file_store(t, use, offset, zeroes, length);
 		offset += length;

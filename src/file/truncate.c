@@ -198,9 +198,11 @@ int hp_file_truncate(hp_file file, uint64_t size, hp_error *error)
 		result = hp_fail(error, -EINVAL, HP_LIMIT_NONE, "size %lu must be a multiple of %lu MiB", size,
 		                 hp_bytes(hp_unit(t->pool)) >> 20);
 	else if (hp_frames(size) > use.record->most_pages)
-		result = hp_fail(error, -EFBIG, HP_LIMIT_TABLE,
-		                 "the file cannot grow beyond %lu bytes: what it was made with, or the pool's max_size",
-		                 hp_bytes(use.record->most_pages));
+		result = hp_fail(
+			error, -EFBIG, HP_LIMIT_TABLE,
+			"the file cannot grow beyond %lu bytes, what it was made with or the pool's max_size in whole "
+			"GiB; give the pool a larger max_size",
+			hp_bytes(use.record->most_pages));
 	else
 		result = resize(t, use, (uint32_t)hp_frames(size), error);
 	hp_file_put(t, use.number);

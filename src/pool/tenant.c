@@ -76,8 +76,8 @@ int hp_tenant_explain(const struct hp_pool_view *view, uint32_t number, uint64_t
 	const struct hp_tenant_record *tenant = record_of(view, number);
 
 	return hp_fail(error, -EDQUOT, HP_LIMIT_TENANT,
-	               "%lu frames of 2 MiB are needed and the tenant uses %lu of at most %lu; raise its limit or free "
-	               "something of it",
+	               "%lu frames of 2 MiB are needed and the tenant uses %lu of at most %lu; free something of it, "
+	               "or make a tenant with a larger limit",
 	               frames, atomic_load(&tenant->used), tenant->limit);
 }
 

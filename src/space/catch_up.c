@@ -180,8 +180,8 @@ static void adjust_all(struct hp_thread *t, _Atomic uint32_t *behind)
 }
 
 /*
- * The flag is cleared under the lock, so that who comes when it is cleared finds all done after the lock. The gate
- * keeps children from being forked with the lock held.
+ * The flag stays set until all is done: who calls meanwhile comes here too, waits at the lock, and finds it done. The
+ * gate keeps children from being forked with the lock held.
  */
 void hp_space_catch_up(struct hp_thread *t)
 {
@@ -189,8 +189,14 @@ void hp_space_catch_up(struct hp_thread *t)
 
 	hp_space_enter();
 	hp_mutex_lock(&hp_space.lock, hp_space_locker(), HP_CLASS_SPACE);
-	if (atomic_exchange(behind, 0))
+	if (atomic_load(behind)) {
+		uint32_t catching_up = 2;
+
+		atomic_store(behind, catching_up);
 		adjust_all(t, behind);
+		/* Not if we were told again, or are to try again. */
+		atomic_compare_exchange_strong(behind, &catching_up, 0);
+	}
 	hp_mutex_unlock(&hp_space.lock, hp_space_locker());
 	hp_space_leave();
 }

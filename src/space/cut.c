@@ -5,6 +5,7 @@
 #include "os/budget.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 
 #define RETIRED_MAX 64u /* pieces of memory that wait for readers before we do */
@@ -142,6 +143,13 @@ bool hp_space_in_use(struct hp_thread *t)
 	return in_use;
 }
 
+void hp_space_wait_locked(void)
+{
+	hp_mutex_unlock(&hp_space.lock, hp_space_locker());
+	sched_yield();
+	hp_mutex_lock(&hp_space.lock, hp_space_locker(), HP_CLASS_SPACE);
+}
+
 /* ---- pieces ----------------------------------------------------------------------------------------------------- */
 
 /*
@@ -212,8 +220,7 @@ static int exchange_locked(struct hp_mapping *const *pieces, unsigned count, uin
 	return hp_range_map_exchange(&hp_space.ranges, start, end, range, count);
 }
 
-/* Faults that found the old mapping may have cut it to its file's end since its pieces were made. */
-static void lower_pieces(const struct hp_cut *cut)
+void hp_cut_lower_pieces(const struct hp_cut *cut)
 {
 	uint32_t end = cut->old->first + atomic_load(&cut->old->reach);
 
@@ -272,6 +279,9 @@ int hp_cut_begin(uintptr_t start, uintptr_t end, const unsigned *prot, struct hp
 	int result = -ENOENT;
 
 	hp_mutex_lock(&hp_space.lock, hp_space_locker(), HP_CLASS_SPACE);
+	while (hp_range_map_next(&hp_space.ranges, start, &range) && range.start < end &&
+	       atomic_load(&((struct hp_mapping *)range.value)->moving))
+		hp_space_wait_locked();
 	if (hp_range_map_next(&hp_space.ranges, start, &range) && range.start < end) {
 		struct hp_mapping *m = range.value;
 
@@ -286,7 +296,7 @@ int hp_cut_begin(uintptr_t start, uintptr_t end, const unsigned *prot, struct hp
 	if (!result && cut->old->touched) {
 		hp_space_reclaim(NULL);
 		if (atomic_load(&cut->old->reach) < reach)
-			lower_pieces(cut);
+			hp_cut_lower_pieces(cut);
 	}
 	return result;
 }

@@ -60,12 +60,23 @@ void hp_cut_drop_pieces(struct hp_thread *t, struct hp_cut *cut);
 int hp_cut_take_maps(struct hp_cut *cut, uint64_t most, uint64_t *share);
 void hp_cut_share_maps(struct hp_cut *cut, const uint64_t *share);
 
+/*
+ * Faults that found the old mapping, and that have been waited for, may have cut it to its file's end since its pieces
+ * were made.
+ */
+void hp_cut_lower_pieces(const struct hp_cut *cut);
+
 /* -- addresses --------------------------------------------------------------------------------------------------- */
 
 /* A mapping is cut between pages of the kernel's only. */
 bool hp_space_may_be_cut(const struct hp_mapping *m, uintptr_t at);
 /* Every byte of the range belongs to a mapping, and it ends where mappings may be cut. */
 bool hp_space_is_ours(uintptr_t start, uintptr_t end);
+/*
+ * A mapping that is to be changed is on the way to its place, by another thread's HP_MAP_REPLACE: lets that go on. What
+ * was found before has to be looked for again.
+ */
+void hp_space_wait_locked(void);
 /* Addresses that were given back, and may be had again. */
 void hp_space_remember_address(uintptr_t start, uint64_t length);
 

@@ -132,17 +132,15 @@ static void drop_beyond(struct hp_thread *t, struct hp_file_use use, uint32_t fi
 static int promise(struct hp_thread *t, struct hp_mapping *m, hp_error *error)
 {
 	struct hp_file_use use = hp_mapping_file(m);
-	int result = hp_file_prepare(t, use, m->first, m->pages, error);
 	sigset_t saved;
+	int result;
 
-	if (result)
-		return result;
 	hp_signals_block(&saved);
 	result = hp_reserve_promise(t, use, m->first, m->pages, &saved, error);
 	if (!result)
 		drop_beyond(t, use, m->first, hp_mapping_end(m));
 	hp_signals_restore(&saved);
-	return result;
+	return result ? result : hp_file_prepare(t, use, m->first, m->pages, error);
 }
 
 static int map_lazy(struct hp_thread *t, struct hp_mapping *m, uintptr_t wish, hp_error *error)
@@ -194,13 +192,14 @@ static int make(struct hp_thread *t, struct hp_mapping *m, uintptr_t wish, hp_er
 	return m->flags & HP_MAP_LAZY ? map_lazy(t, m, wish, error) : map_ready(t, m, wish, error);
 }
 
-static int map_registered(struct hp_thread *t, struct hp_mapping *m, uintptr_t wish, hp_error *error)
+static int map_registered(struct hp_thread *t, struct hp_mapping *m, uintptr_t wish, uintptr_t *start, hp_error *error)
 {
 	bool replace = m->flags & HP_MAP_REPLACE;
 	int result;
 
 	hp_intent_begin(t->intents, HP_INTENT_MAP, m->vma, m->first, m->pages);
 	result = make(t, m, replace ? 0 : wish, error);
+	*start = replace ? wish : m->start;
 	if (!result)
 		result = replace ? hp_space_replace(t, m, wish, error) : publish(t, m, error);
 	if (result) {
@@ -211,7 +210,7 @@ static int map_registered(struct hp_thread *t, struct hp_mapping *m, uintptr_t w
 	return result;
 }
 
-int hp_space_map(struct hp_thread *t, struct hp_mapping *m, uintptr_t wish, hp_error *error)
+int hp_space_map(struct hp_thread *t, struct hp_mapping *m, uintptr_t wish, uintptr_t *start, hp_error *error)
 {
 	struct hp_pool_view *pool = m->pool;
 	uint32_t file = m->file, end = hp_mapping_end(m);
@@ -220,7 +219,7 @@ int hp_space_map(struct hp_thread *t, struct hp_mapping *m, uintptr_t wish, hp_e
 	hp_space_enter();
 	result = hp_mapping_register(t, m, error);
 	if (!result)
-		result = map_registered(t, m, wish, error);
+		result = map_registered(t, m, wish, start, error);
 	/* Cut while it was being mapped: who has caught up meanwhile did not find it. */
 	if (!result && end > atomic_load(&hp_file_at(pool, file)->pages))
 		atomic_store(&pool->processes.record[pool->process].behind, 1);
@@ -249,7 +248,7 @@ int hp_space_check(const struct hp_pool_view *view, unsigned prot, unsigned flag
 int hp_map(hp_file file, uint64_t offset, uint64_t length, unsigned prot, unsigned flags, void **address,
            hp_error *error)
 {
-	uintptr_t wish = flags & (HP_MAP_WISH | HP_MAP_AT | HP_MAP_REPLACE) ? (uintptr_t)*address : 0;
+	uintptr_t wish = flags & (HP_MAP_WISH | HP_MAP_AT | HP_MAP_REPLACE) ? (uintptr_t)*address : 0, start;
 	struct hp_file_use use;
 	struct hp_mapping *m;
 	struct hp_thread *t;
@@ -265,9 +264,9 @@ int hp_map(hp_file file, uint64_t offset, uint64_t length, unsigned prot, unsign
 	if (!result && !m)
 		result = hp_fail(error, -ENOMEM, HP_LIMIT_MEMORY, "no memory to note the mapping");
 	if (!result)
-		result = hp_space_map(t, m, wish, error);
+		result = hp_space_map(t, m, wish, &start, error);
 	if (!result)
-		*address = (void *)m->start;
+		*address = (void *)start;
 	else
 		free(m);
 	hp_pool_catch_up(t);

@@ -72,14 +72,14 @@ static void let_go(struct hp_mapping *m, uint32_t page, uint32_t end)
 		os->ops->unmap(os, (void *)(m->holder + hp_bytes(page - m->first)), hp_bytes(end - page));
 }
 
-static int map(struct hp_thread *t, struct hp_mapping *m, uintptr_t wish, hp_error *error)
+static int map(struct hp_thread *t, struct hp_mapping *m, uintptr_t wish, uintptr_t *start, hp_error *error)
 {
 	int result = hold(m, error);
 
 	if (result)
 		return result;
 	atomic_fetch_add(&hp_space.privates, 1); /* before a fork can find it */
-	result = hp_space_map(t, m, wish, error);
+	result = hp_space_map(t, m, wish, start, error);
 	if (result)
 		let_go(m, m->first, hp_mapping_end(m));
 	return result;
@@ -100,7 +100,7 @@ static int check(const struct hp_thread *t, uint64_t length, unsigned prot, unsi
 
 int hp_map_private(hp_pool pool, uint64_t length, unsigned prot, unsigned flags, void **address, hp_error *error)
 {
-	uintptr_t wish = flags & (HP_MAP_WISH | HP_MAP_AT | HP_MAP_REPLACE) ? (uintptr_t)*address : 0;
+	uintptr_t wish = flags & (HP_MAP_WISH | HP_MAP_AT | HP_MAP_REPLACE) ? (uintptr_t)*address : 0, start;
 	struct hp_mapping *m = NULL;
 	struct hp_thread *t;
 	uint32_t number;
@@ -115,9 +115,10 @@ int hp_map_private(hp_pool pool, uint64_t length, unsigned prot, unsigned flags,
 	if (result)
 		return result;
 	m = hp_mapping_new(t->pool, number, 0, (uint32_t)hp_frames(length), prot, flags | HP_MAPPING_PRIVATE);
-	result = m ? map(t, m, wish, error) : hp_fail(error, -ENOMEM, HP_LIMIT_MEMORY, "no memory to note the mapping");
+	result = m ? map(t, m, wish, &start, error)
+	           : hp_fail(error, -ENOMEM, HP_LIMIT_MEMORY, "no memory to note the mapping");
 	if (!result)
-		*address = (void *)m->start;
+		*address = (void *)start;
 	else
 		free(m);
 	hp_file_close(hp_file_handle(t->pool, number)); /* it lives as long as its mappings */
@@ -143,25 +144,26 @@ void hp_private_forget(struct hp_thread *t, struct hp_mapping *m, uint32_t page,
 
 /* ---- freezing --------------------------------------------------------------------------------------------------- */
 
-/* Frames of the file become copy on write. */
-static void freeze_run(struct hp_mapping *m, uint32_t page, uint32_t pages, hp_frame_id frame)
+/* Frames of the file become copy on write. False: the kernel refuses, and they are shared as before. */
+static bool freeze_run(struct hp_mapping *m, uint32_t page, uint32_t pages, hp_frame_id frame)
 {
 	int result = hp_mapping_place(m, page, pages, frame, HP_OS_MAP_REPLACE | HP_OS_MAP_PRIVATE);
 
 	if (result) { /* somebody else took the pages that we held */
 		result = hp_mapping_place(m, page, pages, frame,
 		                          HP_OS_MAP_REPLACE | HP_OS_MAP_PRIVATE | HP_OS_MAP_UNRESERVED);
-		hp_log(HP_LOG_WARNING,
-		       "the kernel's pool has no huge pages for %u pages of private memory: a store after this fork is "
-		       "SIGBUS if there is none by then",
-		       pages);
+		if (!result)
+			hp_log(HP_LOG_WARNING,
+			       "the kernel's pool has no huge pages for %u pages of private memory: a store after this "
+			       "fork is SIGBUS if there is none by then",
+			       pages);
 	}
 	if (!result)
-		return;
-	hp_log(HP_LOG_ERROR,
-	       "%u pages of private memory are shared with this fork's child: the kernel refuses (errno %d)", pages,
-	       -result);
+		return true;
+	hp_log(HP_LOG_ERROR, "no child gets the private memory at 0x%lx: the kernel refuses to map it (errno %d)",
+	       m->start, -result);
 	hp_mapping_place(m, page, pages, frame, HP_OS_MAP_REPLACE);
+	return false;
 }
 
 /* What is absent becomes the kernel's, in huge pages if it has them. */
@@ -190,6 +192,7 @@ static void freeze(struct hp_thread *t, struct hp_mapping *m)
 {
 	struct hp_index index = hp_file_index(m->pool, hp_mapping_file(m).record);
 	uint32_t end = hp_mapping_end(m);
+	bool all = true;
 
 	for (uint32_t page = m->first, run; page < end; page += run) {
 		hp_frame_id frame;
@@ -197,7 +200,7 @@ static void freeze(struct hp_thread *t, struct hp_mapping *m)
 		run = hp_mapping_run(t, m, page, &frame);
 		if (run) {
 			let_go(m, page, page + run);
-			freeze_run(m, page, run, frame);
+			all &= freeze_run(m, page, run, frame);
 			continue;
 		}
 		run = hp_index_next_page(index, page, end) - page;
@@ -205,6 +208,8 @@ static void freeze(struct hp_thread *t, struct hp_mapping *m)
 		freeze_absent(t, m, page, run);
 	}
 	m->holder = 0;
+	if (!all)
+		m->flags |= HP_FORK_WITHOUT; /* private it stays */
 	atomic_store(&m->frozen, true);
 	atomic_store(&m->moving, false);
 }
@@ -309,8 +314,8 @@ void hp_private_prepare(void)
 	for (uintptr_t at = 0; (m = next(&at, is_to_be_frozen));)
 		if (!hp_thread_enter(m->pool, &t))
 			freeze(t, m);
-		else
-			atomic_store(&m->moving, false); /* not a member: its pools are not its own */
+		else /* no slot for this thread, or not a member */
+			m->flags |= HP_FORK_WITHOUT;
 	for (uintptr_t at = 0; (m = next(&at, is_to_be_copied));)
 		if (!hp_thread_enter(m->pool, &t))
 			copy(t, m);

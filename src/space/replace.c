@@ -45,11 +45,25 @@ static int keep_rest(struct hp_mapping *old, uintptr_t start, uintptr_t end, str
 	return result;
 }
 
+/* None of the range is on the way to its place any more. The space lock is held. */
+static void wait_locked(uintptr_t start, uintptr_t end)
+{
+	struct hp_range range;
+
+	for (uintptr_t at = start; at < end && hp_range_map_next(&hp_space.ranges, at, &range) && range.start < end;) {
+		bool moving = atomic_load(&((struct hp_mapping *)range.value)->moving);
+
+		if (moving)
+			hp_space_wait_locked();
+		at = moving ? start : range.end;
+	}
+}
+
 /* Finds all that will be replaced. The space lock is held. */
 static int find_locked(uintptr_t start, uintptr_t end, struct replaced *replaced)
 {
 	struct hp_range range;
-	int result = 0;
+	int result = start < end ? 0 : -EINVAL; /* beyond the last address */
 
 	for (uintptr_t at = start; at < end && !result; at = range.end) {
 		struct hp_mapping *m;
@@ -98,6 +112,7 @@ static int publish(struct hp_mapping *m, uintptr_t start, struct replaced *repla
 	int result;
 
 	hp_mutex_lock(&hp_space.lock, hp_space_locker(), HP_CLASS_SPACE);
+	wait_locked(start, start + m->length);
 	result = find_locked(start, start + m->length, replaced);
 	m->start = start;
 	atomic_store(&m->moving, true);
@@ -108,6 +123,7 @@ static int publish(struct hp_mapping *m, uintptr_t start, struct replaced *repla
 		give_pieces_back(&replaced->left);
 		give_pieces_back(&replaced->right);
 	} else {
+		hp_space.cuts++;
 		for (unsigned i = 0; i < 2; i++) {
 			const struct hp_cut *cut = i ? &replaced->right : &replaced->left;
 
@@ -171,7 +187,7 @@ static void retire(struct hp_mapping *old, uintptr_t start, uintptr_t end)
 int hp_space_replace(struct hp_thread *t, struct hp_mapping *m, uintptr_t start, hp_error *error)
 {
 	struct replaced replaced = {.first = NULL};
-	uintptr_t scratch = m->start;
+	uintptr_t scratch = m->start, end = start + m->length;
 	int result = publish(m, start, &replaced);
 
 	if (result) {
@@ -185,12 +201,19 @@ int hp_space_replace(struct hp_thread *t, struct hp_mapping *m, uintptr_t start,
 		                         -result);
 	}
 	hp_space_reclaim(NULL);
+	if (replaced.left.pieces)
+		hp_cut_lower_pieces(&replaced.left);
+	if (replaced.right.pieces)
+		hp_cut_lower_pieces(&replaced.right);
 	move_all(t, m, scratch);
 	hp_vma_at(t->pool, m->vma)->address = m->start;
-	atomic_store(&m->moving, false);
+	atomic_store(&m->moving, false); /* from here on others may unmap it */
 	for (struct hp_mapping *old = replaced.first, *next; old; old = next) {
 		next = old->retired_link;
-		retire(old, start, start + m->length);
+		retire(old, start, end);
 	}
+	hp_mutex_lock(&hp_space.lock, hp_space_locker(), HP_CLASS_SPACE);
+	hp_space.cuts--;
+	hp_mutex_unlock(&hp_space.lock, hp_space_locker());
 	return 0;
 }

@@ -133,8 +133,11 @@ int hp_mapping_cut(struct hp_mapping *m, uint32_t page);
 
 /* Checks what hp_map() is asked for. */
 int hp_space_check(const struct hp_pool_view *view, unsigned prot, unsigned flags, uintptr_t wish, hp_error *error);
-/* Makes a new mapping: its record, its pages, its place in the range map. On failure nothing is left but its memory. */
-int hp_space_map(struct hp_thread *t, struct hp_mapping *m, uintptr_t wish, hp_error *error);
+/*
+ * Makes a new mapping: its record, its pages, its place in the range map. On failure nothing is left but its memory.
+ * *start: where it is; the mapping may be gone already, unmapped by another thread.
+ */
+int hp_space_map(struct hp_thread *t, struct hp_mapping *m, uintptr_t wish, uintptr_t *start, hp_error *error);
 
 /* -- private.c --------------------------------------------------------------------------------------------------- */
 

@@ -597,6 +597,11 @@ static void test_replace_that_is_refused(void)
 	free_place = (char *)(((uintptr_t)foreign + FRAME - 1) & ~(FRAME - 1));
 	EXPECT_EQ(try_map(file, 1, HP_MAP_REPLACE, free_place), -EINVAL);
 	touch(free_place);
+	/* Beyond the last address. */
+	for (unsigned lazy = 0; lazy < 2; lazy++)
+		for (uintptr_t n = 1; n <= 2; n++)
+			EXPECT_EQ(try_map(file, 2, HP_MAP_REPLACE | (lazy ? LAZY : 0), (char *)(0 - n * FRAME)),
+			          -EINVAL);
 	expect_pages(address, 0, 6, 1);
 	expect_pages(address, 8, PAGES - 8, 1);
 	EXPECT_EQ(file_stat(file).mappings, 2);
@@ -604,6 +609,65 @@ static void test_replace_that_is_refused(void)
 	unmap(address, 6);
 	unmap(address + 8 * FRAME, PAGES - 8);
 	close_file(large);
+	end();
+}
+
+static struct {
+	pthread_barrier_t begin, over;
+	hp_file other;
+	char *address;
+	int what;
+} rival;
+
+/* Wants the same range at the same time. */
+static void *be_a_rival(void *unused)
+{
+	for (;;) {
+		pthread_barrier_wait(&rival.begin);
+		if (rival.what == 0)
+			EXPECT_EQ(try_map(rival.other, PAGES, HP_MAP_REPLACE, rival.address), 0);
+		else if (rival.what == 1)
+			hp_unmap(rival.address, PAGES * FRAME);
+		else
+			return unused;
+		pthread_barrier_wait(&rival.over);
+	}
+}
+
+/* What is mapped in the end is what the books say. */
+static void test_replace_against_others(void)
+{
+	pthread_t thread;
+
+	start(2 * PAGES, NULL);
+	rival.other = make_file(PAGES);
+	rival.address = map(file, PAGES, 0);
+	/* Backwards, so that it takes many moves. */
+	for (int i = PAGES; i-- > 0;)
+		EXPECT_EQ(hp_file_write(rival.other, i * FRAME, "other", 6), 6);
+	for (int i = 0; i < PAGES; i++)
+		memcpy(rival.address + i * FRAME, "file", 5);
+	pthread_barrier_init(&rival.begin, NULL, 2);
+	pthread_barrier_init(&rival.over, NULL, 2);
+	EXPECT_EQ(pthread_create(&thread, NULL, be_a_rival, NULL), 0);
+	for (int i = 0; i < 2000; i++) {
+		int result;
+
+		rival.what = i % 2;
+		pthread_barrier_wait(&rival.begin);
+		result = try_map(i % 4 < 2 ? file : rival.other, PAGES, HP_MAP_REPLACE, rival.address);
+		pthread_barrier_wait(&rival.over);
+		EXPECT(!result || rival.what == 1);
+		if (!file_stat(file).mappings && !file_stat(rival.other).mappings)
+			EXPECT_EQ(try_map(file, PAGES, HP_MAP_AT, rival.address), 0);
+		for (int page = 0; page < PAGES; page++)
+			EXPECT(!strcmp(rival.address + page * FRAME, file_stat(file).mappings ? "file" : "other"));
+	}
+	rival.what = 2;
+	pthread_barrier_wait(&rival.begin);
+	pthread_join(thread, NULL);
+	unmap(rival.address, PAGES);
+	close_file(rival.other);
 	end();
 }
 
@@ -691,6 +755,7 @@ int main(void)
 		REAL_TEST(test_replace_parts_of_two),
 		REAL_TEST(test_replace_that_is_refused),
 		REAL_TEST(test_replace_before_watchers),
+		REAL_TEST(test_replace_against_others),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

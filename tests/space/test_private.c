@@ -780,6 +780,39 @@ static void look_at_copy(void *context)
 	check_pool();
 }
 
+/* The pool's memory, not its books. */
+static void close_segments(void)
+{
+	for (int fd = 3; fd < 1024; fd++) {
+		char path[32], name[32] = "";
+
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+		if (readlink(path, name, sizeof(name) - 1) > 0 && !strncmp(name, "/memfd:hugepool (", 17))
+			close(fd);
+	}
+}
+
+static void fork_without_descriptors(void *unused)
+{
+	char *memory = map_private(PAGES, RW, 0);
+
+	(void)unused;
+	tag_pages(memory, 0, PAGES, 10);
+	close_segments();
+	for (int i = 0; i < 2; i++) {
+		expect_killed(touch_at_once, memory, SIGSEGV);
+		expect_tags(memory, 0, PAGES, 10);
+	}
+}
+
+/* What cannot be frozen is not shared. */
+static void test_descriptors_are_closed(void)
+{
+	start(NULL);
+	run_child(fork_without_descriptors, NULL);
+	end();
+}
+
 static void test_copy(void)
 {
 	for (int i = 0; i < 2; i++) {
@@ -1482,6 +1515,7 @@ int main(void)
 		REAL_TEST(test_replace),
 		REAL_TEST(test_without),
 		REAL_TEST(test_touch_within_fork),
+		REAL_TEST(test_descriptors_are_closed),
 		REAL_TEST(test_copy),
 		REAL_TEST(test_holder),
 		REAL_TEST(test_kernel_pool_is_empty),

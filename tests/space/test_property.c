@@ -387,7 +387,7 @@ static void file_create(const struct op *op)
 	file->exists = file->open = true;
 	file->pool = p;
 	file->pages = pages;
-	file->most = hp_pool_frames_max(hp_pool_find(pools[p].handle.id));
+	file->most = hp_segment_frames(hp_pool_find(pools[p].handle.id)->shared);
 	file->most = pages > file->most ? pages : file->most;
 	file->promised = calloc(file->most, sizeof(bool));
 	file->touched = calloc(file->most, sizeof(bool));

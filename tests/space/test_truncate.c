@@ -135,7 +135,7 @@ static void expect_refused(int result, int code)
 /* What a file of a small pool can grow to: what the pool may index. */
 static uint64_t most_pages(void)
 {
-	return hp_pool_frames_max(hp_pool_find(pool.id));
+	return hp_segment_frames(hp_pool_find(pool.id)->shared);
 }
 
 static void test_errors(void)
