@@ -41,7 +41,9 @@ static int find_locked(struct hp_thread *t, struct hp_file_use use, uint64_t off
 	return 0;
 }
 
-int hp_file_load(struct hp_thread *t, struct hp_file_use use, uint64_t offset, void *to, uint64_t length)
+/* One way or the other, where the page is there. */
+static int copy_present(struct hp_thread *t, struct hp_file_use use, uint64_t offset, void *to, const void *from,
+                        uint64_t length)
 {
 	struct hp_os *os = t->pool->os;
 	char *address = NULL;
@@ -51,37 +53,29 @@ int hp_file_load(struct hp_thread *t, struct hp_file_use use, uint64_t offset, v
 	hp_signals_block(&saved);
 	hp_biased_read_lock(&use.record->lock, &t->locker, HP_CLASS_FILE);
 	result = find_locked(t, use, offset, &address);
-	if (!result)
+	if (!result && from)
+		os->ops->store(os, address, from, length);
+	else if (!result)
 		os->ops->load(os, address, to, length);
 	hp_biased_read_unlock(&use.record->lock, &t->locker);
 	hp_signals_restore(&saved);
+	return result;
+}
+
+int hp_file_load(struct hp_thread *t, struct hp_file_use use, uint64_t offset, void *to, uint64_t length)
+{
+	int result = copy_present(t, use, offset, to, NULL, length);
+
 	if (result == -EAGAIN)
 		memset(to, 0, length);
 	return result == -EAGAIN ? 0 : result;
-}
-
-static int try_store(struct hp_thread *t, struct hp_file_use use, uint64_t offset, const void *from, uint64_t length)
-{
-	struct hp_os *os = t->pool->os;
-	char *address = NULL;
-	sigset_t saved;
-	int result;
-
-	hp_signals_block(&saved);
-	hp_biased_read_lock(&use.record->lock, &t->locker, HP_CLASS_FILE);
-	result = find_locked(t, use, offset, &address);
-	if (!result)
-		os->ops->store(os, address, from, length);
-	hp_biased_read_unlock(&use.record->lock, &t->locker);
-	hp_signals_restore(&saved);
-	return result;
 }
 
 int hp_file_store(struct hp_thread *t, struct hp_file_use use, uint64_t offset, const void *from, uint64_t length)
 {
 	int result;
 
-	while ((result = try_store(t, use, offset, from, length)) == -EAGAIN) {
+	while ((result = copy_present(t, use, offset, NULL, from, length)) == -EAGAIN) {
 		result = hp_file_fill(t, use, (uint32_t)hp_frames(offset), 1, NULL);
 		if (result)
 			return result == -EINVAL ? -ENXIO : result;
