@@ -2,6 +2,8 @@
 /* Changing parts of mappings: hp_unmap and hp_protect. */
 #include "space/cut.h"
 
+#include "file/lock.h"
+
 #include <errno.h>
 
 /* ---- hp_unmap --------------------------------------------------------------------------------------------------- */
@@ -88,14 +90,43 @@ static struct hp_mapping *changed_piece(const struct hp_cut *cut)
 	return cut->piece[i];
 }
 
+/*
+ * Nobody may cut the piece to its file's end meanwhile: what lies there is memory of another kind, which keeps its own
+ * protection. Catching up holds the space lock, faults the file's or their mapping's. In a child that is not a member
+ * nobody does either.
+ */
+static int protect_alone(struct hp_thread *t, const struct hp_mapping *m, unsigned prot)
+{
+	struct hp_file_use use = hp_mapping_file(m);
+	bool by_mapping = t && m->vma && t->pool->shared->file_lock == HP_FILE_LOCK_VMA;
+	struct hp_rwsem *lock = by_mapping ? &hp_vma_at(t->pool, m->vma)->lock : NULL;
+	sigset_t saved;
+	int result;
+
+	if (!t)
+		return protect_piece(m, prot);
+	hp_signals_block(&saved);
+	hp_mutex_lock(&hp_space.lock, hp_space_locker(), HP_CLASS_SPACE);
+	hp_file_modify_lock(t, use);
+	if (lock)
+		hp_rwsem_write_lock(lock, &t->locker, HP_CLASS_MAPPING);
+	result = protect_piece(m, prot);
+	if (lock)
+		hp_rwsem_write_unlock(lock, &t->locker);
+	hp_file_modify_unlock(t, use);
+	hp_mutex_unlock(&hp_space.lock, hp_space_locker());
+	hp_signals_restore(&saved);
+	return result;
+}
+
 static int protect_part(struct hp_thread *t, struct hp_cut *cut, unsigned prot)
 {
 	struct hp_mapping *m = changed_piece(cut);
-	int result = protect_piece(m, prot);
+	int result = protect_alone(t, m, prot);
 
 	if (result) {
 		m->prot = cut->old->prot;
-		protect_piece(m, m->prot);
+		protect_alone(t, m, m->prot);
 	}
 	hp_cut_touch_rest(t, cut);
 	hp_cut_finish(t, cut, false);
