@@ -48,6 +48,9 @@ void hp_file_fork_unlock(struct hp_thread *t, struct hp_file_use use);
 /* For who takes pages away, or changes the size: the list of mappings too. */
 void hp_file_modify_lock_at(struct hp_thread *t, struct hp_file_use use, uint32_t mappings_point, uint32_t point);
 void hp_file_modify_unlock(struct hp_thread *t, struct hp_file_use use);
+/* The same, and nobody faults through the mapping with this record (0: none), or cuts it to its file's end. */
+void hp_file_mapping_lock(struct hp_thread *t, struct hp_file_use use, uint32_t vma);
+void hp_file_mapping_unlock(struct hp_thread *t, struct hp_file_use use, uint32_t vma);
 
 #define hp_file_fault_lock(t, use, vma) \
 	hp_file_fault_lock_at(t, use, vma, HP_HERE(HP_CLASS_FILE), HP_HERE(HP_CLASS_MAPPING))

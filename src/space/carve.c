@@ -98,8 +98,7 @@ static struct hp_mapping *changed_piece(const struct hp_cut *cut)
 static int protect_alone(struct hp_thread *t, const struct hp_mapping *m, unsigned prot)
 {
 	struct hp_file_use use = hp_mapping_file(m);
-	bool by_mapping = t && m->vma && t->pool->shared->file_lock == HP_FILE_LOCK_VMA;
-	struct hp_rwsem *lock = by_mapping ? &hp_vma_at(t->pool, m->vma)->lock : NULL;
+	uint32_t vma = m->vma; /* another thread may cut the piece meanwhile */
 	sigset_t saved;
 	int result;
 
@@ -107,13 +106,9 @@ static int protect_alone(struct hp_thread *t, const struct hp_mapping *m, unsign
 		return protect_piece(m, prot);
 	hp_signals_block(&saved);
 	hp_mutex_lock(&hp_space.lock, hp_space_locker(), HP_CLASS_SPACE);
-	hp_file_modify_lock(t, use);
-	if (lock)
-		hp_rwsem_write_lock(lock, &t->locker, HP_CLASS_MAPPING);
+	hp_file_mapping_lock(t, use, vma);
 	result = protect_piece(m, prot);
-	if (lock)
-		hp_rwsem_write_unlock(lock, &t->locker);
-	hp_file_modify_unlock(t, use);
+	hp_file_mapping_unlock(t, use, vma);
 	hp_mutex_unlock(&hp_space.lock, hp_space_locker());
 	hp_signals_restore(&saved);
 	return result;

@@ -71,20 +71,14 @@ static int restore_lazy_locked(struct hp_thread *t, struct hp_mapping *m)
 /* What lies beyond the reach of a lazy mapping is the file's again, and promised: to be touched. */
 static int restore_lazy(struct hp_thread *t, struct hp_mapping *m)
 {
-	bool own_lock = t->pool->shared->file_lock == HP_FILE_LOCK_VMA;
-	struct hp_rwsem *lock = &hp_vma_at(t->pool, m->vma)->lock;
 	struct hp_file_use use = hp_mapping_file(m);
 	sigset_t saved;
 	int result;
 
 	hp_signals_block(&saved);
-	hp_file_modify_lock(t, use);
-	if (own_lock)
-		hp_rwsem_write_lock(lock, &t->locker, HP_CLASS_MAPPING);
+	hp_file_mapping_lock(t, use, m->vma);
 	result = restore_lazy_locked(t, m);
-	if (own_lock)
-		hp_rwsem_write_unlock(lock, &t->locker);
-	hp_file_modify_unlock(t, use);
+	hp_file_mapping_unlock(t, use, m->vma);
 	hp_signals_restore(&saved);
 	return result;
 }

@@ -39,11 +39,8 @@ static int find_addresses(struct hp_mapping *m, uintptr_t wish, uint64_t skew, h
 /* A ready mapping of one run of frames goes where one like it was given back, for the price of one mmap. */
 static bool place_again(struct hp_mapping *m, hp_frame_id frame, uint64_t skew)
 {
-	bool alone = hp_mapping_alignment(m) == HP_FRAME_SIZE; /* shares no page table */
-
 	m->start = hp_space_recall_address(m->length, hp_mapping_alignment(m), skew);
-	return m->start && !hp_mapping_place(m, m->first, m->pages, frame,
-	                                     alone && m->length <= HP_REGION_SIZE ? HP_OS_MAP_POPULATE : 0);
+	return m->start && !hp_mapping_place(m, m->first, m->pages, frame, hp_mapping_populate_flag(m, m->pages));
 }
 
 /* ---- both kinds ------------------------------------------------------------------------------------------------- */

@@ -167,8 +167,7 @@ uint32_t hp_mapping_runs(struct hp_thread *t, const struct hp_mapping *m)
 
 #define POPULATE_FRAMES 512u /* kernel mappings up to this size get their page table at once */
 
-/* Pages of a region that begin where the region does can get their page table from the direct map. */
-static unsigned populate_flag(const struct hp_mapping *m, uint32_t frames)
+unsigned hp_mapping_populate_flag(const struct hp_mapping *m, uint32_t frames)
 {
 	return frames <= POPULATE_FRAMES && hp_mapping_alignment(m) == HP_FRAME_SIZE ? HP_OS_MAP_POPULATE : 0;
 }
@@ -183,7 +182,7 @@ int hp_mapping_place_runs(struct hp_thread *t, const struct hp_mapping *m, uint3
 		run = (uint32_t)hp_min(hp_mapping_run(t, m, page, &frame), end - page);
 		if (!run)
 			return -ENXIO; /* the file has been cut meanwhile */
-		result = hp_mapping_place(m, page, run, frame, HP_OS_MAP_REPLACE | populate_flag(m, run));
+		result = hp_mapping_place(m, page, run, frame, HP_OS_MAP_REPLACE | hp_mapping_populate_flag(m, run));
 	}
 	return result;
 }

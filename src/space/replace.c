@@ -16,32 +16,38 @@ struct replaced {
 	struct hp_cut left, right;
 };
 
+/* The piece that stays of a mapping on one side; nothing if there are no pages. `most` kernel mappings may be its. */
+static int keep_side(struct hp_thread *t, struct hp_mapping *old, uint32_t from, uint32_t end, uint64_t most,
+                     struct hp_cut *side)
+{
+	uint64_t share[3];
+	int result;
+
+	if (from >= end)
+		return 0;
+	*side = (struct hp_cut){.old = old};
+	result = hp_cut_make_piece(t, side, from, end, old->prot);
+	if (!result)
+		result = hp_cut_take_maps(side, most, share);
+	if (!result)
+		hp_cut_share_maps(side, share);
+	return result;
+}
+
 /* What is left of a mapping outside of [start, end). *t may be of another pool. */
 static int keep_rest(struct hp_mapping *old, uintptr_t start, uintptr_t end, struct replaced *replaced)
 {
 	uintptr_t stop = old->start + old->length;
-	uint64_t share[3], most = old->maps;
+	uint32_t from = start > old->start ? old->first + (uint32_t)hp_frames(start - old->start) : old->first;
+	uint32_t to = end < stop ? old->first + (uint32_t)hp_frames(end - old->start) : hp_mapping_end(old);
+	uint64_t most = old->maps;
 	struct hp_thread *t;
 	int result = hp_thread_enter(old->pool, &t);
 
-	if (!result && old->start < start) {
-		replaced->left = (struct hp_cut){.old = old};
-		result = hp_cut_make_piece(t, &replaced->left, old->first,
-		                           old->first + (uint32_t)hp_frames(start - old->start), old->prot);
-	}
-	if (!result && stop > end) {
-		replaced->right = (struct hp_cut){.old = old};
-		result = hp_cut_make_piece(t, &replaced->right, old->first + (uint32_t)hp_frames(end - old->start),
-		                           hp_mapping_end(old), old->prot);
-	}
-	if (!result && replaced->left.old == old)
-		result = hp_cut_take_maps(&replaced->left, most, share);
-	if (!result && replaced->left.old == old)
-		hp_cut_share_maps(&replaced->left, share);
-	if (!result && replaced->right.old == old)
-		result = hp_cut_take_maps(&replaced->right, most, share);
-	if (!result && replaced->right.old == old)
-		hp_cut_share_maps(&replaced->right, share);
+	if (!result)
+		result = keep_side(t, old, old->first, from, most, &replaced->left);
+	if (!result)
+		result = keep_side(t, old, to, hp_mapping_end(old), most, &replaced->right);
 	return result;
 }
 

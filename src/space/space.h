@@ -117,6 +117,11 @@ int hp_mapping_reserve(struct hp_mapping *m, uint64_t skew, hp_error *error);
 /* Maps pages that are present into a mapping, in one kernel mapping. Signal safe. */
 int hp_mapping_place(const struct hp_mapping *mapping, uint32_t page, uint32_t pages, hp_frame_id frame,
                      unsigned os_flags);
+/*
+ * What to place so many frames with: their page table at once, unless it is large or shared. Pages of a region that begin
+ * where the region does can get theirs from the direct map.
+ */
+unsigned hp_mapping_populate_flag(const struct hp_mapping *m, uint32_t frames);
 /* The run of frames that the pages from `page` on lie in, and how long it is; 0: the page is absent. */
 uint32_t hp_mapping_run(struct hp_thread *t, const struct hp_mapping *m, uint32_t page, hp_frame_id *frame);
 /* How many runs of frames the pages lie in; 0 if one is absent. */
