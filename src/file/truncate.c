@@ -117,8 +117,6 @@ static int grow_locked(struct hp_thread *t, struct hp_file_use use, uint32_t pag
 	if (!result) {
 		forget_place(t, use, size);
 		atomic_store(&use.record->pages, pages);
-		hp_vma_wait_locked(
-			t, use.record); /* a fault that found the old end may be about to cut its mapping there */
 	}
 	hp_vma_tell_locked(t->pool, use.record, size);
 	return result;

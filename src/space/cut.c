@@ -2,6 +2,7 @@
 #include "space/cut.h"
 
 #include "base/log.h"
+#include "file/lock.h"
 #include "os/budget.h"
 
 #include <errno.h>
@@ -220,17 +221,31 @@ static int exchange_locked(struct hp_mapping *const *pieces, unsigned count, uin
 	return hp_range_map_exchange(&hp_space.ranges, start, end, range, count);
 }
 
+/* No fault runs: one that found the piece may have put pages there since the old mapping was cut. */
+static void lower(struct hp_thread *t, struct hp_mapping *m, uint32_t end)
+{
+	struct hp_file_use use = hp_mapping_file(m);
+	sigset_t saved;
+
+	hp_signals_block(&saved);
+	hp_file_mapping_lock(t, use, m->vma);
+	if (end < m->first + atomic_load(&m->reach))
+		hp_mapping_cut(m, end);
+	hp_file_mapping_unlock(t, use, m->vma);
+	hp_signals_restore(&saved);
+	/* The end may lie inside of the file again by now. */
+	atomic_store(&t->pool->processes.record[t->pool->process].behind, 1);
+}
+
 void hp_cut_lower_pieces(const struct hp_cut *cut)
 {
 	uint32_t end = cut->old->first + atomic_load(&cut->old->reach);
+	struct hp_thread *t;
 
-	for (unsigned i = 0; i < cut->pieces; i++) {
-		struct hp_mapping *m = cut->piece[i];
-		uint32_t most = end > m->first ? end - m->first : 0, reach = atomic_load(&m->reach);
-
-		while (reach > most && !atomic_compare_exchange_weak(&m->reach, &reach, most))
-			;
-	}
+	for (unsigned i = 0; i < cut->pieces; i++)
+		if (end < cut->piece[i]->first + atomic_load(&cut->piece[i]->reach) &&
+		    !hp_thread_enter(cut->old->pool, &t))
+			lower(t, cut->piece[i], end);
 }
 
 /* ---- one mapping, a part of it ---------------------------------------------------------------------------------- */

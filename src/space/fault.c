@@ -135,11 +135,33 @@ static struct hp_fault_key key_of(const struct hp_mapping *m, uint32_t page)
 	return (struct hp_fault_key){m->file, page};
 }
 
-/* -ENXIO: the page lies beyond the file's end, and an access is SIGBUS from now on. */
+/* An access beyond the file's end is SIGBUS from now on. Others may be putting pages there that were inside before. */
+static int cut_to_size(struct hp_thread *t, struct hp_mapping *m)
+{
+	struct hp_file_use use = hp_mapping_file(m);
+	int result;
+
+	hp_file_mapping_lock(t, use, m->vma);
+	result = hp_mapping_cut(m, atomic_load(&use.record->pages));
+	hp_file_mapping_unlock(t, use, m->vma);
+	return result ? -ENOMEM : -ENXIO;
+}
+
+/*
+ * A page that is inside again, after the mapping was cut, is not the mapping's before its process has caught up
+ * (space/catch_up.c): who cuts it the next time looks no further than its reach.
+ */
+static bool is_reached(const struct hp_mapping *m, uint32_t page)
+{
+	return page - m->first < atomic_load(&m->reach);
+}
+
+/* -ENXIO: the page lies beyond the file's end, or did: the access is to be repeated, and mostly SIGBUS. */
 static int resolve(struct hp_thread *t, struct hp_mapping *m, uint32_t page, uint32_t window, uint32_t *end)
 {
 	struct hp_file_use use = hp_mapping_file(m);
 	uint32_t unit = hp_unit(m->pool), left;
+	bool reached;
 	int result;
 
 	page -= page % unit;
@@ -147,13 +169,13 @@ static int resolve(struct hp_thread *t, struct hp_mapping *m, uint32_t page, uin
 	left = hp_mapping_end(m) - page;
 
 	hp_file_fault_lock(t, use, m->vma);
-	result = hp_file_fault_locked(t, use, page, (window < left ? window : left) - 1, key_of(m, page));
+	reached = is_reached(m, page);
+	result = reached ? hp_file_fault_locked(t, use, page, (window < left ? window : left) - 1, key_of(m, page))
+	                 : -ENXIO;
 	if (!result)
 		result = map_around(t, m, page, window, end);
-	else if (result == -ENXIO && hp_mapping_cut(m, atomic_load(&use.record->pages)))
-		result = -ENOMEM;
 	hp_file_fault_unlock(t, use, m->vma);
-	return result;
+	return result == -ENXIO && reached ? cut_to_size(t, m) : result;
 }
 
 int hp_mapping_populate(struct hp_thread *t, struct hp_mapping *m, uint32_t page, uint32_t pages)

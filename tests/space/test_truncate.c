@@ -698,6 +698,66 @@ static void test_cut_under_a_dead_process(void)
 	}
 }
 
+static void cut_grow_and_cut(void *unused)
+{
+	await(step, 1);
+	EXPECT_OK(truncate_to(2));
+	REACH(step, 2);
+	await(step, 3);
+	EXPECT_OK(truncate_to(PAGES));
+	REACH(step, 4);
+	await(step, 5);
+	EXPECT_OK(truncate_to(2));
+	REACH(step, 6);
+}
+
+/*
+ *   one fault                    another                        child
+ *                                                               cut
+ *                                begins
+ *   cuts the mapping there
+ *                                                               grow
+ *                                page is inside: map it?
+ *                                                               cut
+ *   next call: cut already?
+ *
+ * What is mapped beyond the reach of a mapping stays there when the next cut comes.
+ */
+static void late_fault(const char *scheme)
+{
+	uint64_t value = 7;
+	sigset_t saved;
+	char *address;
+	pid_t pid;
+
+	start(2 * PAGES, scheme);
+	address = map(file, PAGES, LAZY);
+	pid = start_child(cut_grow_and_cut, NULL);
+	REACH(step, 1);
+	await(step, 2);
+	EXPECT(traps((uint64_t *)(address + 5 * FRAME), true, &value));
+	REACH(step, 3);
+	await(step, 4);
+	hp_signals_block(&saved);
+	EXPECT_EQ(hp_space_fault((uintptr_t)address + 5 * FRAME, true), HP_FAULT_RESOLVED);
+	hp_signals_restore(&saved);
+	REACH(step, 5);
+	await(step, 6);
+	file_stat(file);
+	for (int i = 2; i < PAGES; i++)
+		expect_end(address + i * FRAME);
+	join_child(pid);
+	check_pool();
+	unmap(address, PAGES);
+	end();
+}
+
+static void test_late_fault(void)
+{
+	for (unsigned i = 0; i < SCHEMES; i++)
+		late_fault(schemes[i]);
+}
+
 static void truncate_in_child(void *unused)
 {
 	EXPECT_OK(truncate_to(3));
@@ -1104,6 +1164,7 @@ int main(void)
 		REAL_TEST(test_cut_elsewhere),
 		REAL_TEST(test_cut_while_stopped),
 		REAL_TEST(test_cut_under_a_dead_process),
+		REAL_TEST(test_late_fault),
 		REAL_TEST(test_in_a_child),
 		REAL_TEST(test_forked_while_behind),
 		REAL_TEST(test_forked_while_catching_up),
