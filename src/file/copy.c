@@ -33,12 +33,12 @@ static int find_locked(struct hp_thread *t, struct hp_file_use use, uint64_t off
 	frame = hp_index_lookup(hp_file_index(t->pool, use.record), page);
 	if (frame == HP_NO_FRAME)
 		return -EAGAIN;
-	result = hp_file_refill_locked(t, use, frame);
 	*address = hp_direct(t->pool, frame);
-	if (result || !*address)
-		return result ? result : -ENOMEM;
+	if (!*address)
+		return -EFAULT;
+	result = hp_file_refill_locked(t, use, frame);
 	*address += offset % HP_FRAME_SIZE;
-	return 0;
+	return result;
 }
 
 /* One way or the other, where the page is there. */
@@ -81,6 +81,15 @@ int hp_file_store(struct hp_thread *t, struct hp_file_use use, uint64_t offset, 
 			return result == -EINVAL ? -ENXIO : result;
 	}
 	return result;
+}
+
+int hp_file_clear(struct hp_thread *t, struct hp_file_use use, uint64_t offset, uint64_t length)
+{
+	static const char zeroes[HP_COPY_PIECE];
+	int result = copy_present(t, use, offset, NULL, zeroes, length);
+
+	/* Absent: somebody took the page away meanwhile. A hole whose memory does not come back has none to be zeroed. */
+	return result == -EAGAIN || result == -ENOMEM ? 0 : result;
 }
 
 /* ---- read and write --------------------------------------------------------------------------------------------- */
@@ -126,7 +135,9 @@ static int64_t copy(hp_file file, uint64_t offset, char *user, uint64_t length, 
 			done += part;
 	}
 	hp_file_put(t, use.number);
-	return done || !result || result == -ENXIO ? (int64_t)done : result;
+	if (done || !result || result == -ENXIO)
+		return (int64_t)done;
+	return result == -EFAULT ? -ENOMEM : result;
 }
 
 int64_t hp_file_read(hp_file file, uint64_t offset, void *buffer, uint64_t length)

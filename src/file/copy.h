@@ -16,9 +16,12 @@
 uint32_t hp_file_next_present(struct hp_thread *t, struct hp_file_use use, uint32_t page, uint32_t end);
 /*
  * Copies bytes of one page into it, or out of it. The buffer is ours. A page that is absent is made present to store
- * to it; loaded, it is zeroes. -ENXIO: the file ends before; -ENOMEM, -EFAULT: no memory for the page.
+ * to it; loaded, it is zeroes. -ENXIO: the file ends before; -ENOMEM: no memory for the page;
+ * -EFAULT: the kernel does not map it.
  */
 int hp_file_store(struct hp_thread *t, struct hp_file_use use, uint64_t offset, const void *from, uint64_t length);
 int hp_file_load(struct hp_thread *t, struct hp_file_use use, uint64_t offset, void *to, uint64_t length);
+/* Zeroes bytes of one page where it is present; at most HP_COPY_PIECE. Fails as they do. */
+int hp_file_clear(struct hp_thread *t, struct hp_file_use use, uint64_t offset, uint64_t length);
 
 #endif

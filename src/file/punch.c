@@ -11,7 +11,6 @@
 /* Zeroes bytes of one frame, or more, where they are. What is absent is zero. */
 static int zero_bytes(struct hp_thread *t, struct hp_file_use use, uint64_t offset, uint64_t end)
 {
-	static const char zeroes[HP_COPY_PIECE];
 	int result = 0;
 
 	while (offset < end && !result) {
@@ -22,7 +21,7 @@ static int zero_bytes(struct hp_thread *t, struct hp_file_use use, uint64_t offs
 		if (there > offset)
 			length = hp_min(there, end) - offset;
 		else
-			result = hp_file_store(t, use, offset, zeroes, length);
+			result = hp_file_clear(t, use, offset, length);
 		offset += length;
 	}
 	return result == -ENXIO ? 0 : result; /* it has been cut meanwhile */
@@ -49,11 +48,13 @@ static int explain(int result, uint64_t uncovered, hp_error *error)
 	if (result == -ENOMEM)
 		return hp_fail(
 			error, result, HP_LIMIT_TABLE,
-			"the index has no room to divide a run of 1 GiB, or a hole's memory cannot be had: part of "
-			"the range may be as it was; close files or give the pool a larger max_size");
+			"the index has no room to divide a run of 1 GiB: part of the range may be as it was; close "
+			"files or give the pool a larger max_size");
 	if (result)
-		return hp_fail(error, result, HP_LIMIT_KERNEL_POOL,
-		               "the kernel has no memory for a hole that is only partly punched (errno %d)", -result);
+		return hp_fail(error, result, HP_LIMIT_MEMORY,
+		               "the kernel does not map the pool's memory, so that part of the range is as it was "
+		               "(errno %d); see vm.max_map_count and RLIMIT_AS",
+		               -result);
 	if (uncovered)
 		return hp_fail(
 			error, -ENOSPC, HP_LIMIT_KERNEL_POOL,
