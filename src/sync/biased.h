@@ -141,6 +141,15 @@ static inline void hp_biased_downgrade(struct hp_biased *lock, const struct hp_l
 	hp_rwsem_downgrade(&lock->sem, who);
 }
 
+/*
+ * The writer becomes the upgradeable reader. The bias stays off: readers take the rwsem, and after so many in a row
+ * have learned it again, as at any time; the next upgrade ends it.
+ */
+static inline void hp_biased_downgrade_upgradeable(struct hp_biased *lock, const struct hp_locker *who)
+{
+	hp_rwsem_downgrade_upgradeable(&lock->sem, who);
+}
+
 static inline void hp_biased_upgradeable_unlock(struct hp_biased *lock, const struct hp_locker *who)
 {
 	hp_rwsem_upgradeable_unlock(&lock->sem, who);

@@ -73,6 +73,18 @@ static void wake_next(struct hp_rwsem *sem, uint64_t state)
 	}
 }
 
+/* The owner lets go of `bits` and stays as what is `added`, if anything. Wakes those who can go on then. */
+static void let_go(struct hp_rwsem *sem, uint64_t bits, uint64_t added)
+{
+	uint64_t seen = atomic_load_explicit(&sem->state, memory_order_relaxed);
+
+	while (!change(sem, &seen, (seen & ~bits) + added))
+		;
+	HP_YIELD("rwsem: owner has let go");
+	if (seen & (HP_RWSEM_READERS_WAIT | HP_RWSEM_WRITERS_WAIT))
+		wake_next(sem, (seen & ~bits) + added);
+}
+
 /* ---- taking ----------------------------------------------------------------------------------------------------- */
 
 static bool permits(uint64_t state, enum want want)
@@ -299,14 +311,11 @@ static bool ask_after_owner(struct hp_rwsem *sem, const struct hp_locker *who, e
 		sem->since_ns = 0;
 		hp_stat_death(who, class, HP_LOCK_WRITE);
 		hp_lock_class_repair(class, who, sem, owner);
-		if (want == WANT_READ) {
+		/* Neither counts a hold: that is done when the lock has been taken. */
+		if (want == WANT_READ)
 			hp_rwsem_downgrade(sem, who);
-		} else if (want == WANT_UPGRADEABLE) {
-			seen = atomic_load(&sem->state);
-			while (!change(sem, &seen, (seen & ~HP_RWSEM_WRITER) | HP_RWSEM_UPGRADEABLE))
-				;
-			wake_next(sem, atomic_load(&sem->state));
-		}
+		else if (want == WANT_UPGRADEABLE)
+			let_go(sem, HP_RWSEM_WRITER, HP_RWSEM_UPGRADEABLE);
 		return true;
 	}
 	if (seen & (HP_RWSEM_READERS | HP_RWSEM_REPAIR))
@@ -422,13 +431,13 @@ void hp_rwsem_read_unlock(struct hp_rwsem *sem, const struct hp_locker *who)
 
 /* ---- the owner: writer or upgradeable reader -------------------------------------------------------------------- */
 
-static void owner_taken(struct hp_rwsem *sem, const struct hp_locker *who, uint32_t point, enum hp_lock_mode mode)
+/* The owner has the lock in this mode from now on. last_cpu: NULL if it had the lock before in another. */
+static void begin_sample(struct hp_rwsem *sem, const struct hp_locker *who, enum hp_lock_mode mode,
+                         _Atomic uint16_t *last_cpu)
 {
-	enum hp_lock_class class = hp_point_class(point);
+	enum hp_lock_class class = hp_point_class(atomic_load_explicit(&sem->point, memory_order_relaxed));
 
-	hp_order_push(sem, point);
-	atomic_store_explicit(&sem->point, point, memory_order_relaxed);
-	sem->since_ns = hp_lock_count(who, class, mode) ? hp_stat_sample(who, class, mode, &sem->last_cpu) : 0;
+	sem->since_ns = hp_lock_count(who, class, mode) ? hp_stat_sample(who, class, mode, last_cpu) : 0;
 }
 
 static void end_sample(struct hp_rwsem *sem, const struct hp_locker *who, enum hp_lock_mode mode)
@@ -439,16 +448,11 @@ static void end_sample(struct hp_rwsem *sem, const struct hp_locker *who, enum h
 	sem->since_ns = 0;
 }
 
-/* The owner lets go of `bits`, adding `readers`, and wakes those who can go on then. */
-static void let_go(struct hp_rwsem *sem, uint64_t bits, uint64_t readers)
+static void owner_taken(struct hp_rwsem *sem, const struct hp_locker *who, uint32_t point, enum hp_lock_mode mode)
 {
-	uint64_t seen = atomic_load_explicit(&sem->state, memory_order_relaxed);
-
-	while (!change(sem, &seen, (seen & ~bits) + readers))
-		;
-	HP_YIELD("rwsem: owner has let go");
-	if (seen & (HP_RWSEM_READERS_WAIT | HP_RWSEM_WRITERS_WAIT))
-		wake_next(sem, (seen & ~bits) + readers);
+	hp_order_push(sem, point);
+	atomic_store_explicit(&sem->point, point, memory_order_relaxed);
+	begin_sample(sem, who, mode, &sem->last_cpu);
 }
 
 void hp_rwsem_write_lock_at(struct hp_rwsem *sem, const struct hp_locker *who, uint32_t point)
@@ -484,6 +488,14 @@ void hp_rwsem_downgrade(struct hp_rwsem *sem, const struct hp_locker *who)
 	note(who, k, id | HP_HOLD_PENDING);
 	let_go(sem, HP_RWSEM_OWNER | HP_RWSEM_WRITER, 1);
 	note(who, k, id | HP_HOLD_COUNTED);
+}
+
+void hp_rwsem_downgrade_upgradeable(struct hp_rwsem *sem, const struct hp_locker *who)
+{
+	HP_DEBUG_ASSERT(hp_rwsem_is_written_by(sem, who->owner));
+	end_sample(sem, who, HP_LOCK_WRITE);
+	let_go(sem, HP_RWSEM_WRITER, HP_RWSEM_UPGRADEABLE);
+	begin_sample(sem, who, HP_LOCK_READ, NULL);
 }
 
 void hp_rwsem_upgradeable_lock_at(struct hp_rwsem *sem, const struct hp_locker *who, uint32_t point)
@@ -537,6 +549,5 @@ void hp_rwsem_upgrade(struct hp_rwsem *sem, const struct hp_locker *who)
 	if (start)
 		hp_stat_contended(who, class, HP_LOCK_WRITE, atomic_load(&sem->point), holder, hp_now_ns() - start,
 		                  &sem->last_cpu);
-	if (hp_lock_count(who, class, HP_LOCK_WRITE))
-		sem->since_ns = hp_stat_sample(who, class, HP_LOCK_WRITE, NULL);
+	begin_sample(sem, who, HP_LOCK_WRITE, NULL);
 }

@@ -3,7 +3,7 @@
  * A process-shared reader-writer lock. Not recursive, for readers neither. Signal safe. All zeroes is unlocked.
  *
  * It is held by any number of readers, or by one writer; and beside readers by one upgradeable reader, who can become
- * the writer without letting go: what it has seen stays true.
+ * the writer without letting go, and the upgradeable reader again: what it has seen stays true.
  *
  *   bits 0-15   number of readers
  *   WRITER      the owner writes
@@ -56,6 +56,11 @@ bool hp_rwsem_write_trylock_at(struct hp_rwsem *sem, const struct hp_locker *who
 void hp_rwsem_write_unlock(struct hp_rwsem *sem, const struct hp_locker *who);
 /* The writer becomes a reader; no other writer comes between. */
 void hp_rwsem_downgrade(struct hp_rwsem *sem, const struct hp_locker *who);
+/*
+ * The writer becomes the upgradeable reader: readers come in, unless they are held off for a writer that has waited
+ * long. It dies from here on as one who only reads: its class repairs nothing, not what it wrote before either.
+ */
+void hp_rwsem_downgrade_upgradeable(struct hp_rwsem *sem, const struct hp_locker *who);
 
 void hp_rwsem_upgradeable_lock_at(struct hp_rwsem *sem, const struct hp_locker *who, uint32_t point);
 bool hp_rwsem_upgradeable_trylock_at(struct hp_rwsem *sem, const struct hp_locker *who, uint32_t point);

@@ -270,6 +270,19 @@ static inline void upgrade_sem(void)
 	hp_rwsem_write_unlock(SEM, &me);
 }
 
+/* Upgradeable, writer, upgradeable, writer. */
+static inline void collapse_sem(void)
+{
+	hp_rwsem_upgradeable_lock(SEM, &me, CLASS_SEM);
+	hp_rwsem_upgrade(SEM, &me);
+	inside();
+	hp_rwsem_downgrade_upgradeable(SEM, &me);
+	hook("returned");
+	hp_rwsem_upgrade(SEM, &me);
+	hook("upgraded again");
+	hp_rwsem_write_unlock(SEM, &me);
+}
+
 static inline void read_biased(void)
 {
 	hp_biased_read_lock(BIASED, &me, CLASS_BIASED);
@@ -281,6 +294,18 @@ static inline void write_biased(void)
 {
 	hp_biased_write_lock(BIASED, &me, CLASS_BIASED);
 	inside();
+	hp_biased_write_unlock(BIASED, &me);
+}
+
+static inline void collapse_biased(void)
+{
+	hp_biased_upgradeable_lock(BIASED, &me, CLASS_BIASED);
+	hp_biased_upgrade(BIASED, &me);
+	inside();
+	hp_biased_downgrade_upgradeable(BIASED, &me);
+	hook("returned");
+	hp_biased_upgrade(BIASED, &me);
+	hook("upgraded again");
 	hp_biased_write_unlock(BIASED, &me);
 }
 

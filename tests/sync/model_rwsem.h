@@ -16,9 +16,9 @@
 
 #include <stdint.h>
 
-enum { THREADS_MAX = 4, SCRIPT_MAX = 3 };
+enum { THREADS_MAX = 4, SCRIPT_MAX = 5 };
 
-enum role { READER, WRITER, UPGRADER, UPGRADEABLE, DOWNGRADER, ROLES };
+enum role { READER, WRITER, UPGRADER, UPGRADEABLE, DOWNGRADER, RETURNER, COLLAPSER, ROLES };
 enum op {
 	END,
 	READ_LOCK,
@@ -26,18 +26,22 @@ enum op {
 	WRITE_LOCK,
 	UPGRADE,
 	DOWNGRADE,
+	DOWNGRADE_UPGRADEABLE,
 	READ_UNLOCK,
 	UPGRADEABLE_UNLOCK,
 	WRITE_UNLOCK
 };
 
-static const char *const role_names[] = {"reader", "writer", "upgrader", "upgradeable", "downgrader"};
+static const char *const role_names[] = {"reader",     "writer",   "upgrader", "upgradeable",
+                                         "downgrader", "returner", "collapser"};
 static const enum op scripts[ROLES][SCRIPT_MAX + 1] = {
 	[READER] = {READ_LOCK, READ_UNLOCK},
 	[WRITER] = {WRITE_LOCK, WRITE_UNLOCK},
 	[UPGRADER] = {UPGRADEABLE_LOCK, UPGRADE, WRITE_UNLOCK},
 	[UPGRADEABLE] = {UPGRADEABLE_LOCK, UPGRADEABLE_UNLOCK},
 	[DOWNGRADER] = {WRITE_LOCK, DOWNGRADE, READ_UNLOCK},
+	[RETURNER] = {WRITE_LOCK, DOWNGRADE_UPGRADEABLE, UPGRADEABLE_UNLOCK},
+	[COLLAPSER] = {UPGRADEABLE_LOCK, UPGRADE, DOWNGRADE_UPGRADEABLE, UPGRADE, WRITE_UNLOCK},
 };
 
 /* Where a thread stands: the step that it does next. */
@@ -222,10 +226,10 @@ static void read_unlock(struct state *s, unsigned i)
 		operation_ends(s, i);
 }
 
-static void let_go(struct state *s, unsigned i, uint32_t bits, uint32_t readers)
+static void let_go(struct state *s, unsigned i, uint32_t bits, uint32_t added)
 {
-	s->thread[i].holds = readers ? READS : NOTHING;
-	s->lock = (s->lock & ~(bits | OWNER)) + readers;
+	s->thread[i].holds = added == BIT(UPGRADEABLE) ? READS_UPGRADEABLY : added ? READS : NOTHING;
+	s->lock = (s->lock & ~bits) + added;
 	if (s->lock & (BIT(READERS_WAIT) | BIT(WRITERS_WAIT)))
 		wake_next(s, i, s->lock);
 	else
@@ -248,16 +252,19 @@ static void begin(struct state *s, unsigned i)
 		t->locals |= EVENT_IS_PRESENT;
 		break;
 	case DOWNGRADE:
-		let_go(s, i, BIT(WRITER), 1);
+		let_go(s, i, OWNER | BIT(WRITER), 1);
+		break;
+	case DOWNGRADE_UPGRADEABLE:
+		let_go(s, i, BIT(WRITER), BIT(UPGRADEABLE));
 		break;
 	case READ_UNLOCK:
 		read_unlock(s, i);
 		break;
 	case UPGRADEABLE_UNLOCK:
-		let_go(s, i, BIT(UPGRADEABLE), 0);
+		let_go(s, i, OWNER | BIT(UPGRADEABLE), 0);
 		break;
 	case WRITE_UNLOCK:
-		let_go(s, i, BIT(WRITER), 0);
+		let_go(s, i, OWNER | BIT(WRITER), 0);
 		break;
 	case END:
 		break;

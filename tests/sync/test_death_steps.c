@@ -130,6 +130,103 @@ static void test_upgrader_dies(void **state)
 	assert_int_equal(repairs(), 0);
 }
 
+/*
+ * One that is upgradeable again dies at each step of the way there, with a reader asleep, who comes in. It died as a
+ * reader: nothing is repaired, and who wants more than to read finds it gone.
+ */
+static void test_upgradeable_again_dies(void **state)
+{
+	static const char *const points[] = {"rwsem: owner has let go", "rwsem: about to wake", "returned"};
+	static void (*const finders[])(void) = {write_sem, upgradeable_sem, collapse_sem};
+	unsigned deaths = 0;
+	int64_t since;
+
+	atomic_store(&timeouts, true);
+	for (unsigned i = 0; i < sizeof(points) / sizeof(points[0]); i++)
+		for (unsigned f = 0; f < sizeof(finders) / sizeof(finders[0]); f++) {
+			start(0, collapse_sem, "inside");
+			start(1, read_sem, "rwsem: about to sleep");
+			go(1, NULL);
+			await("to fall asleep", sleeps, &actors[1]);
+			go(0, points[i]);
+			die(0);
+			since = hp_now_ns();
+			end(1);
+			assert_in_range(hp_now_ns() - since, 0, 2000000000);
+			assert_int_equal(atomic_load(&SEM->state) >> HP_RWSEM_OWNER_SHIFT, actors[0].owner);
+			start(2, finders[f], "inside");
+			finish(2);
+			assert_int_equal(sem_held(SEM), 0);
+			assert_int_equal(atomic_load(&domain_sums(CLASS_SEM, HP_LOCK_READ)->deaths), ++deaths);
+		}
+	assert_int_equal(domain_deaths(CLASS_SEM), deaths);
+	assert_int_equal(repairs(), 0);
+}
+
+/* It dies on its way to write again: as a reader until it does, and as a writer from then on. */
+static void test_upgradeable_again_upgrader_dies(void **state)
+{
+	atomic_store(&timeouts, true);
+	start(0, collapse_sem, "returned");
+	start(1, read_sem, "inside");
+	go(0, "rwsem: upgrade is about to sleep");
+	die(0);
+	start(2, read_sem, "inside");
+	assert_int_equal(sem_readers(SEM), 2);
+	finish(2);
+	finish(1);
+	assert_int_equal(repairs(), 0);
+	start(0, collapse_sem, "upgraded again");
+	die(0);
+	start(1, read_sem, "inside");
+	assert_int_equal(repairs(), 1);
+	assert_int_equal(repaired_after[0], actors[0].owner);
+	finish(1);
+	assert_int_equal(atomic_load(&domain_sums(CLASS_SEM, HP_LOCK_READ)->deaths), 1);
+	assert_int_equal(atomic_load(&domain_sums(CLASS_SEM, HP_LOCK_WRITE)->deaths), 1);
+}
+
+/* Beside readers that are held off, and the writer for whom they are: it comes next, and they after it. */
+static void test_upgradeable_again_dies_held_off(void **state)
+{
+	atomic_store(&timeouts, true);
+	start(0, collapse_sem, "inside");
+	start(1, write_sem, "rwsem: about to sleep");
+	go(1, "rwsem: about to sleep"); /* after its first time-out */
+	assert_true(atomic_load(&SEM->state) & HP_RWSEM_HELD_OFF);
+	go(0, "returned");
+	start(2, read_sem, "rwsem: about to sleep");
+	die(0);
+	go(1, "inside");
+	assert_false(atomic_load(&SEM->state) & HP_RWSEM_HELD_OFF);
+	finish(1);
+	finish(2);
+	assert_int_equal(domain_deaths(CLASS_SEM), 1);
+	assert_int_equal(repairs(), 0);
+}
+
+/* The bias is off, and may be learned beside the dead one. */
+static void test_biased_upgradeable_again_dies(void **state)
+{
+	atomic_store(&timeouts, true);
+	start(0, collapse_biased, "returned");
+	die(0);
+	for (unsigned i = 0; i < 16; i++)
+		read_biased();
+	assert_int_equal(atomic_load(&BIASED->bias), HP_BIAS_WARM);
+	start(1, read_biased, "inside");
+	start(2, write_biased, "biased: about to sleep");
+	arm(2, "inside");
+	atomic_store(&actors[2].gate, RELEASED);
+	expect_outside(2);
+	finish(1);
+	expect_stop(2);
+	assert_int_equal(atomic_load(&BIASED->bias), HP_BIAS_OFF);
+	finish(2);
+	assert_int_equal(domain_deaths(CLASS_BIASED), 1);
+	assert_int_equal(repairs(), 0);
+}
+
 /* ---- readers that die ------------------------------------------------------------------------------------------- */
 
 static const char *const reader_points[] = {"rwsem: reader is pending", "rwsem: reader is counted", "inside",
@@ -309,13 +406,24 @@ static void test_revoker_dies(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		in_order(test_two_find_owner_gone),  in_order(test_take_over_too_late),
-		in_order(test_repairer_dies),        in_order(test_waker_dies),
-		in_order(test_upgrader_dies),        in_order(test_reader_dies),
-		in_order(test_reader_dies_unwaited), in_order(test_counter_dies),
-		in_order(test_count_beside_pending), in_order(test_biased_reader_dies),
-		in_order(test_revoker_dies),         in_order(test_reader_dies_while_counted),
-		in_order(test_reader_seems_alive),   in_order(test_biased_reader_buried_meanwhile),
+		in_order(test_two_find_owner_gone),
+		in_order(test_take_over_too_late),
+		in_order(test_repairer_dies),
+		in_order(test_waker_dies),
+		in_order(test_upgrader_dies),
+		in_order(test_reader_dies),
+		in_order(test_reader_dies_unwaited),
+		in_order(test_counter_dies),
+		in_order(test_count_beside_pending),
+		in_order(test_biased_reader_dies),
+		in_order(test_revoker_dies),
+		in_order(test_reader_dies_while_counted),
+		in_order(test_reader_seems_alive),
+		in_order(test_biased_reader_buried_meanwhile),
+		in_order(test_upgradeable_again_dies),
+		in_order(test_upgradeable_again_upgrader_dies),
+		in_order(test_upgradeable_again_dies_held_off),
+		in_order(test_biased_upgradeable_again_dies),
 	};
 	const char *only = getenv("HP_TEST_ONLY");
 

@@ -105,6 +105,33 @@ static void downgrade_sem(void)
 		hp_rwsem_read_unlock(SEM, &me);
 }
 
+static void return_sem(void)
+{
+	hp_rwsem_write_lock(SEM, &me, CLASS_SEM);
+	hp_rwsem_downgrade_upgradeable(SEM, &me);
+	if (!returns_here())
+		hp_rwsem_upgradeable_unlock(SEM, &me);
+}
+
+/* Upgradeable, writer, upgradeable, writer. */
+static void collapse_sem(void)
+{
+	hp_rwsem_upgradeable_lock(SEM, &me, CLASS_SEM);
+	hp_rwsem_upgrade(SEM, &me);
+	hp_rwsem_downgrade_upgradeable(SEM, &me);
+	hp_rwsem_upgrade(SEM, &me);
+	if (!returns_here())
+		hp_rwsem_write_unlock(SEM, &me);
+}
+
+static void return_biased(void)
+{
+	hp_biased_write_lock(BIASED, &me, CLASS_BIASED);
+	hp_biased_downgrade_upgradeable(BIASED, &me);
+	if (!returns_here())
+		hp_biased_upgradeable_unlock(BIASED, &me);
+}
+
 static void read_biased(void)
 {
 	hp_biased_read_lock(BIASED, &me, CLASS_BIASED);
@@ -257,8 +284,13 @@ static const struct death_case cases[] = {
 	{"reader that has left", {0}, read_sem, "rwsem: reader has left", write_sem, WITH_READER, ALONE},
 	{"upgradeable reader", {0}, upgradeable_sem, "inside", write_sem, WITH_READER, ALONE},
 	{"upgradeable reader, found by another", {0}, upgradeable_sem, "inside", upgradeable_sem, WITH_READER, ALONE},
+	{"upgradeable reader again", {0}, return_sem, "inside", write_sem, WITH_READER, ALONE},
+	{"upgradeable reader again, found by another", {0}, return_sem, "inside", collapse_sem, WITH_READER, ALONE},
+	{"writer that is upgradeable now", {0}, return_sem, "rwsem: owner has let go", write_sem, WITH_READER, ALONE},
+	{"writer again", {0}, collapse_sem, "inside", return_sem, WITH_WRITER, ALONE},
 	{"upgrader", {0}, upgrade_sem, "rwsem: upgrade is about to sleep", read_sem, WITH_READER, BESIDE_READER},
 	{"biased reader", {0}, read_biased, "inside", write_biased, CLASS_BIASED, 0, 0, 1, ALONE},
+	{"biased upgradeable reader again", {0}, return_biased, "inside", write_biased, CLASS_BIASED, 0, 0, 1, ALONE},
 	{"biased writer", {0}, write_biased, "inside", read_biased, CLASS_BIASED, 1, 1, 0, ALONE},
 	{"biased writer, revoking",
          {0},
@@ -427,9 +459,10 @@ static void test_return(void **state)
 /* A hold that was measured when its thread died does not go on in the next thread's statistics. */
 static void test_measured_hold(void **state)
 {
-	static const struct death deaths[] = {{upgradeable_sem, "inside", BY_KILL}, {read_sem, "inside", BY_KILL}};
+	static const struct death deaths[] = {
+		{upgradeable_sem, "inside", BY_KILL}, {return_sem, "inside", BY_KILL}, {read_sem, "inside", BY_KILL}};
 
-	for (unsigned i = 0; i < 2; i++) {
+	for (unsigned i = 0; i < sizeof(deaths) / sizeof(deaths[0]); i++) {
 		struct victim victim;
 
 		domain_make();

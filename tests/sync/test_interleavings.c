@@ -21,6 +21,10 @@ static void test_unlock_before_sleep(void **state)
 	unlock_before_sleep(write_sem, upgradeable_sem, "rwsem: about to sleep");
 	unlock_before_sleep(upgradeable_sem, write_sem, "rwsem: about to sleep");
 	unlock_before_sleep(read_sem, upgrade_sem, "rwsem: upgrade is about to sleep");
+	unlock_before_sleep(collapse_sem, read_sem, "rwsem: about to sleep");
+	unlock_before_sleep(collapse_sem, write_sem, "rwsem: about to sleep");
+	unlock_before_sleep(collapse_sem, upgradeable_sem, "rwsem: about to sleep");
+	unlock_before_sleep(read_sem, collapse_sem, "rwsem: upgrade is about to sleep");
 }
 
 /* The same with a sleeper, and one more that comes by before it wakes up and is asleep when the lock is free again. */
@@ -45,6 +49,8 @@ static void test_barge(void **state)
 	barge(write_sem, read_sem, "rwsem: about to sleep");
 	barge(write_sem, upgrade_sem, "rwsem: about to sleep");
 	barge(read_sem, downgrade_sem, "rwsem: about to sleep");
+	barge(collapse_sem, read_sem, "rwsem: about to sleep");
+	barge(collapse_sem, collapse_sem, "rwsem: about to sleep");
 }
 
 /* The waker is held between release and wake: whoever comes by takes the lock, and the wake-up is not lost. */
@@ -170,6 +176,83 @@ static void test_downgrade_beside_waiters(void **state)
 	finish(1);
 }
 
+/*
+ * A writer becomes the upgradeable reader: those who wait to read come in, those who want more wait on, and nobody comes
+ * between it and its next upgrade.
+ */
+static void test_upgradeable_again_beside_waiters(void **state)
+{
+	start(0, collapse_sem, "inside");
+	start(1, write_sem, "rwsem: about to sleep");
+	fall_asleep(1);
+	start(2, read_sem, "rwsem: about to sleep");
+	fall_asleep(2);
+	start(3, upgradeable_sem, "rwsem: about to sleep");
+	fall_asleep(3);
+	arm(1, "inside");
+	arm(2, "inside");
+	arm(3, "inside");
+	go(0, "rwsem: owner has let go");
+	assert_int_equal(atomic_load(&SEM->state) >> HP_RWSEM_OWNER_SHIFT, actors[0].owner);
+	/* Before anybody is woken those who come by may read. */
+	start(4, read_sem, "inside");
+	go(0, "returned");
+	expect_stop(2);
+	assert_int_equal(sem_readers(SEM), 2);
+	assert_true(atomic_load(&SEM->state) & HP_RWSEM_WRITERS_WAIT);
+	expect_outside(1);
+	expect_outside(3);
+	/* Again it waits for the readers that there are, and holds off those who come. */
+	go(0, "rwsem: upgrade is about to sleep");
+	fall_asleep(0);
+	assert_false(hp_rwsem_read_trylock(SEM, &me, CLASS_SEM));
+	arm(0, "upgraded again");
+	finish(2);
+	expect_outside(0);
+	finish(4);
+	expect_stop(0);
+	assert_true(hp_rwsem_is_written_by(SEM, actors[0].owner));
+	expect_outside(1);
+	expect_outside(3);
+	/* Either of the two may be the next. */
+	atomic_store(&actors[1].where, NULL);
+	atomic_store(&actors[3].where, NULL);
+	finish(0);
+	end(1);
+	end(3);
+}
+
+/* A writer that has waited long keeps readers off an upgradeable one too, until it has written. */
+static void test_upgradeable_again_held_off(void **state)
+{
+	start(0, collapse_sem, "inside");
+	start(1, read_sem, "rwsem: about to sleep");
+	fall_asleep(1);
+	atomic_store(&timeouts, true);
+	start(2, write_sem, "rwsem: about to sleep");
+	go(2, "rwsem: about to sleep"); /* after its first time-out */
+	atomic_store(&timeouts, false);
+	fall_asleep(2);
+	assert_true(atomic_load(&SEM->state) & HP_RWSEM_HELD_OFF);
+	arm(1, "inside");
+	arm(2, "inside");
+	go(0, "returned");
+	assert_true(atomic_load(&SEM->state) & HP_RWSEM_HELD_OFF);
+	assert_false(hp_rwsem_read_trylock(SEM, &me, CLASS_SEM));
+	expect_outside(1);
+	expect_outside(2);
+	/* The owner is not held off: it was there before. */
+	go(0, "upgraded again");
+	expect_outside(2);
+	finish(0);
+	expect_stop(2);
+	assert_false(atomic_load(&SEM->state) & HP_RWSEM_HELD_OFF);
+	expect_outside(1);
+	finish(2);
+	expect_stop(1);
+	finish(1);
+}
+
 /* ---- bias ------------------------------------------------------------------------------------------------------- */
 
 static bool entered;
@@ -248,6 +331,28 @@ static void test_revoke_sleeps_too_late(void **state)
 	finish(1);
 }
 
+/* Beside a writer that is upgradeable again readers come by the rwsem, and it waits for them when it writes again. */
+static void test_biased_upgradeable_again(void **state)
+{
+	start(0, collapse_biased, "inside");
+	start(1, read_biased, "rwsem: about to sleep");
+	fall_asleep(1);
+	arm(1, "inside");
+	go(0, "returned");
+	expect_stop(1);
+	start(2, read_biased, "inside");
+	assert_int_equal(atomic_load(&BIASED->bias), HP_BIAS_OFF);
+	assert_int_equal(sem_readers(&BIASED->sem), 2);
+	go(0, "rwsem: upgrade is about to sleep");
+	fall_asleep(0);
+	arm(0, "upgraded again");
+	finish(1);
+	expect_outside(0);
+	finish(2);
+	expect_stop(0);
+	finish(0);
+}
+
 static void read_often(void)
 {
 	for (unsigned i = 0; i < 100; i++)
@@ -284,6 +389,26 @@ static void test_learned_beside_writer(void **state)
 	end(0);
 }
 
+/* The same beside one that is upgradeable again: who has learned the bias reads by it, and the next upgrade ends it. */
+static void test_learned_beside_upgradeable_again(void **state)
+{
+	start(0, collapse_biased, "returned");
+	start(1, read_often, "biased: learned");
+	go(1, "inside"); /* still counted by the rwsem */
+	assert_int_equal(atomic_load(&BIASED->bias), HP_BIAS_WARM);
+	go(1, "inside"); /* by the bias */
+	assert_int_equal(sem_readers(&BIASED->sem), 0);
+	go(0, "biased: about to sleep");
+	fall_asleep(0);
+	arm(0, "upgraded again");
+	expect_outside(0);
+	go(1, "rwsem: about to sleep");
+	expect_stop(0);
+	assert_int_equal(atomic_load(&BIASED->bias), HP_BIAS_OFF);
+	finish(0);
+	finish(1);
+}
+
 /*
  * One who learned late does not turn a bias that is on back to warm: the next writer would take it for one whose readers
  * all pass barriers.
@@ -313,11 +438,15 @@ int main(void)
 		in_order(test_upgrade_beside_pending_reader),
 		in_order(test_upgrade_beside_counted_reader),
 		in_order(test_downgrade_beside_waiters),
+		in_order(test_upgradeable_again_beside_waiters),
+		in_order(test_upgradeable_again_held_off),
 		in_order(test_revoke_beside_visible),
 		in_order(test_enter_too_late),
 		in_order(test_revoke_beside_inside),
 		in_order(test_revoke_sleeps_too_late),
 		in_order(test_learned_beside_writer),
+		in_order(test_biased_upgradeable_again),
+		in_order(test_learned_beside_upgradeable_again),
 		in_order(test_learned_beside_settled),
 		in_order(test_held_off_beside_upgradeable),
 	};

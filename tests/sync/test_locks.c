@@ -115,6 +115,19 @@ static void test_mutex_across_processes(void **state)
 
 /* ---- reader-writer lock ----------------------------------------------------------------------------------------- */
 
+/* This thread, which writes, becomes the upgradeable reader: others may read and nothing else. */
+static void upgradeable_again(struct hp_rwsem *sem, const struct hp_locker *other)
+{
+	hp_rwsem_downgrade_upgradeable(sem, &me);
+	assert_int_equal(atomic_load(&sem->state), (uint64_t)me.owner << HP_RWSEM_OWNER_SHIFT | HP_RWSEM_UPGRADEABLE);
+	assert_true(hp_record_is_empty(me.record));
+	assert_true(hp_rwsem_read_trylock(sem, other, CLASS_SEM));
+	assert_int_equal(sem_readers(sem), 1);
+	hp_rwsem_read_unlock(sem, other);
+	assert_false(hp_rwsem_upgradeable_trylock(sem, other, CLASS_SEM));
+	assert_false(hp_rwsem_write_trylock(sem, other, CLASS_SEM));
+}
+
 static void test_rwsem_modes(void **state)
 {
 	struct hp_rwsem *sem = &shared->sem[0];
@@ -154,7 +167,17 @@ static void test_rwsem_modes(void **state)
 	hp_rwsem_upgrade(sem, &me);
 	assert_true(hp_rwsem_is_written_by(sem, me.owner));
 	assert_false(hp_rwsem_read_trylock(sem, &other, CLASS_SEM));
+	/* And back, and again. */
+	upgradeable_again(sem, &other);
+	hp_rwsem_upgrade(sem, &me);
+	assert_true(hp_rwsem_is_written_by(sem, me.owner));
+	assert_false(hp_rwsem_read_trylock(sem, &other, CLASS_SEM));
 	hp_rwsem_write_unlock(sem, &me);
+	assert_int_equal(atomic_load(&sem->state), 0);
+
+	hp_rwsem_write_lock(sem, &me, CLASS_SEM);
+	upgradeable_again(sem, &other);
+	hp_rwsem_upgradeable_unlock(sem, &me);
 	assert_int_equal(atomic_load(&sem->state), 0);
 	assert_true(hp_record_is_empty(me.record));
 	assert_true(hp_record_is_empty(other.record));
@@ -195,6 +218,24 @@ static void read_plain(unsigned i)
 	atomic_fetch_sub(&readers_inside, 1);
 }
 
+/* The writer lets readers in, and is sure of what it wrote until it has gone; it may write again before. */
+static void return_once(struct hp_rwsem *sem, unsigned i, bool again)
+{
+	uint64_t seen = plain;
+
+	hp_rwsem_downgrade_upgradeable(sem, &me);
+	read_plain(i);
+	thread_must(plain == seen);
+	if (!again) {
+		hp_rwsem_upgradeable_unlock(sem, &me);
+		return;
+	}
+	hp_rwsem_upgrade(sem, &me);
+	thread_must(plain == seen);
+	write_plain();
+	hp_rwsem_write_unlock(sem, &me);
+}
+
 static void upgrade_once(struct hp_rwsem *sem, unsigned i, bool upgrade)
 {
 	uint64_t seen;
@@ -206,7 +247,10 @@ static void upgrade_once(struct hp_rwsem *sem, unsigned i, bool upgrade)
 		hp_rwsem_upgrade(sem, &me);
 		thread_must(plain == seen); /* what was seen stays true */
 		write_plain();
-		hp_rwsem_write_unlock(sem, &me);
+		if (i % 4 == 1)
+			hp_rwsem_write_unlock(sem, &me);
+		else
+			return_once(sem, i, true);
 	} else {
 		hp_rwsem_upgradeable_unlock(sem, &me);
 	}
@@ -220,7 +264,7 @@ static void *read_and_write(void *argument)
 	domain_join();
 	random = seed + me.owner;
 	for (unsigned i = 0; i < ROUNDS; i++) {
-		switch (random_below(&random, 12)) {
+		switch (random_below(&random, 14)) {
 		case 0:
 			if (!hp_rwsem_write_trylock(sem, &me, CLASS_SEM))
 				hp_rwsem_write_lock(sem, &me, CLASS_SEM);
@@ -239,6 +283,11 @@ static void *read_and_write(void *argument)
 		case 2:
 		case 3:
 			upgrade_once(sem, i, i % 2);
+			break;
+		case 4:
+			hp_rwsem_write_lock(sem, &me, CLASS_SEM);
+			write_plain();
+			return_once(sem, i, i % 2);
 			break;
 		default:
 			if (i % 2 || !hp_rwsem_read_trylock(sem, &me, CLASS_SEM))
@@ -340,6 +389,47 @@ static void test_biased_states(void **state)
 	assert_int_equal(sem_held(&lock->sem), 0);
 }
 
+static void *read_four_times(void *argument)
+{
+	domain_join();
+	for (unsigned i = 0; i < 4; i++) {
+		hp_biased_read_lock(&shared->biased[0], &me, CLASS_BIASED);
+		thread_must(sem_readers(&shared->biased[0].sem) == 1);
+		hp_biased_read_unlock(&shared->biased[0], &me);
+	}
+	domain_leave();
+	return NULL;
+}
+
+/* Beside a writer that is upgradeable again readers take the rwsem, until they have learned the bias again. */
+static void test_biased_upgradeable_again(void **state)
+{
+	struct hp_biased *lock = &shared->biased[0];
+	unsigned reads = 0;
+
+	hp_biased_upgradeable_lock(lock, &me, CLASS_BIASED);
+	hp_biased_upgrade(lock, &me);
+	hp_biased_downgrade_upgradeable(lock, &me);
+	assert_int_equal(atomic_load(&lock->bias), HP_BIAS_OFF);
+	threads_run(1, read_four_times, NULL, 0);
+	assert_int_equal(atomic_load(&lock->bias), HP_BIAS_OFF);
+	/* With the next upgrade they begin to learn anew. */
+	hp_biased_upgrade(lock, &me);
+	assert_true(hp_rwsem_is_written_by(&lock->sem, me.owner));
+	hp_biased_downgrade_upgradeable(lock, &me);
+	for (; atomic_load(&lock->bias) == HP_BIAS_OFF; reads += 4) {
+		assert_true(reads < 1000);
+		threads_run(1, read_four_times, NULL, 0);
+	}
+	assert_true(reads >= 8);
+	assert_int_equal(atomic_load(&lock->bias), HP_BIAS_WARM);
+	hp_biased_upgrade(lock, &me);
+	assert_int_equal(atomic_load(&lock->bias), HP_BIAS_OFF);
+	assert_true(hp_rwsem_is_written_by(&lock->sem, me.owner));
+	hp_biased_write_unlock(lock, &me);
+	assert_int_equal(sem_held(&lock->sem), 0);
+}
+
 /* A trylock fails beside readers who are inside by the bias, and leaves it on. */
 static void test_biased_trylock(void **state)
 {
@@ -401,6 +491,12 @@ static void *read_by_bias(void *argument)
 			hp_biased_upgradeable_lock(lock, &me, CLASS_BIASED);
 			hp_biased_upgrade(lock, &me);
 			write_plain();
+			if (i % 2) {
+				hp_biased_downgrade_upgradeable(lock, &me);
+				read_plain(i);
+				hp_biased_upgrade(lock, &me);
+				write_plain();
+			}
 			hp_biased_write_unlock(lock, &me);
 			break;
 		case 3:
@@ -462,17 +558,12 @@ static void test_biased_across_processes(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		in_domain(test_mutex),
-		in_domain(test_mutex_across_processes),
-		in_domain(test_rwsem_modes),
-		in_domain(test_rwsem_many_holds),
-		in_domain(test_rwsem),
-		in_domain(test_rwsem_across_processes),
-		in_domain(test_biased_states),
-		in_domain(test_biased_trylock),
-		in_domain(test_biased_never),
-		in_domain(test_biased),
-		in_domain(test_biased_across_processes),
+		in_domain(test_mutex),          in_domain(test_mutex_across_processes),
+		in_domain(test_rwsem_modes),    in_domain(test_rwsem_many_holds),
+		in_domain(test_rwsem),          in_domain(test_rwsem_across_processes),
+		in_domain(test_biased_states),  in_domain(test_biased_upgradeable_again),
+		in_domain(test_biased_trylock), in_domain(test_biased_never),
+		in_domain(test_biased),         in_domain(test_biased_across_processes),
 	};
 
 	seed = random_seed();

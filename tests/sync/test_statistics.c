@@ -40,6 +40,47 @@ static void test_statistics_alone(void **state)
 	assert_int_equal(domain_acquired(CLASS_SEM, HP_LOCK_WRITE), TIMES + TIMES / 2);
 }
 
+/* A writer that is upgradeable again: each mode has its own holds, of which the sample's times add up. */
+static void test_statistics_upgradeable_again(void **state)
+{
+	struct hp_class_sums *write = domain_sums(CLASS_SEM, HP_LOCK_WRITE),
+			     *read = domain_sums(CLASS_SEM, HP_LOCK_READ);
+	struct hp_rwsem *sem = &shared->sem[0];
+	enum { TIMES = 3 * HP_HOLD_SAMPLE };
+
+	for (unsigned i = 0; i < TIMES; i++) {
+		hp_rwsem_write_lock(sem, &me, CLASS_SEM);
+		hp_rwsem_downgrade_upgradeable(sem, &me);
+		hp_rwsem_upgrade(sem, &me);
+		hp_rwsem_downgrade_upgradeable(sem, &me);
+		/* The first hold for reading was in the sample, and the upgrade ended it. */
+		if (i == 0)
+			assert_int_equal(atomic_load(&read->hold.count), 1);
+		hp_rwsem_upgradeable_unlock(sem, &me);
+	}
+	assert_int_equal(domain_acquired(CLASS_SEM, HP_LOCK_WRITE), 2 * TIMES);
+	assert_int_equal(domain_acquired(CLASS_SEM, HP_LOCK_READ), 2 * TIMES);
+	assert_int_equal(atomic_load(&write->hold.count), 2 * TIMES / HP_HOLD_SAMPLE);
+	assert_int_equal(atomic_load(&read->hold.count), 2 * TIMES / HP_HOLD_SAMPLE);
+	assert_int_equal(atomic_load(&write->wait.count) + atomic_load(&read->wait.count), 0);
+}
+
+/* The time of the mode that ended is not that of the one that began. */
+static void test_statistics_hold_ends(void **state)
+{
+	struct hp_rwsem *sem = &shared->sem[0];
+
+	hp_rwsem_write_lock(sem, &me, CLASS_SEM);
+	domain_sleep(5000000);
+	hp_rwsem_downgrade_upgradeable(sem, &me);
+	assert_in_range(atomic_load(&domain_sums(CLASS_SEM, HP_LOCK_WRITE)->hold.total), 5000000, 10000000000);
+	domain_sleep(10000000);
+	hp_rwsem_upgradeable_unlock(sem, &me);
+	assert_int_equal(atomic_load(&domain_sums(CLASS_SEM, HP_LOCK_WRITE)->hold.count), 1);
+	assert_int_equal(atomic_load(&domain_sums(CLASS_SEM, HP_LOCK_READ)->hold.count), 1);
+	assert_in_range(atomic_load(&domain_sums(CLASS_SEM, HP_LOCK_READ)->hold.total), 10000000, 10000000000);
+}
+
 /* A trylock that fails beside a biased reader has acquired nothing. */
 static void test_statistics_trylock(void **state)
 {
@@ -118,8 +159,8 @@ static void test_statistics_contended(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		in_domain(test_statistics_alone),
-		in_domain(test_statistics_trylock),
+		in_domain(test_statistics_alone),     in_domain(test_statistics_upgradeable_again),
+		in_domain(test_statistics_hold_ends), in_domain(test_statistics_trylock),
 		in_domain(test_statistics_contended),
 	};
 

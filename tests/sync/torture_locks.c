@@ -216,6 +216,20 @@ static void use_sem(struct hp_rwsem *sem, struct domain_data *data, bool waits)
 		WAITING(sem, hp_rwsem_upgrade(sem, &me));
 		must(atomic_load(&data->a) == seen);
 		write_data(data);
+		/* And back, as often as it likes. */
+		while (chance(2)) {
+			seen = atomic_load(&data->a);
+			hp_rwsem_downgrade_upgradeable(sem, &me);
+			must(read_data(data) == seen);
+			use_lower_locks(1);
+			if (chance(4)) {
+				hp_rwsem_upgradeable_unlock(sem, &me);
+				return;
+			}
+			WAITING(sem, hp_rwsem_upgrade(sem, &me));
+			must(atomic_load(&data->a) == seen);
+			write_data(data);
+		}
 		hp_rwsem_write_unlock(sem, &me);
 		return;
 	default:
@@ -274,6 +288,14 @@ static void use_biased(unsigned n)
 		WAITING(lock, hp_biased_upgrade(lock, &me));
 		must(atomic_load(&data->a) == seen);
 		write_data(data);
+		if (chance(2)) {
+			seen = atomic_load(&data->a);
+			hp_biased_downgrade_upgradeable(lock, &me);
+			must(read_data(data) == seen);
+			WAITING(lock, hp_biased_upgrade(lock, &me));
+			must(atomic_load(&data->a) == seen);
+			write_data(data);
+		}
 		hp_biased_write_unlock(lock, &me);
 		return;
 	case 3:
