@@ -18,14 +18,15 @@
  *   - Fork: the child has everything the parent had, under the same handles. fork must not be called from a signal
  *     handler that interrupted a call of hugepool, and handlers of pthread_atfork must not call hugepool. Children of
  *     vfork, posix_spawn and a raw clone must not call hugepool before exec; a raw clone's child mostly gets -ECHILD.
- *   - Descriptors: a pool has three (close-on-exec, with high numbers). A program that closes them keeps the memory that
+ *   - Descriptors: a pool has up to four (close-on-exec, with high numbers). A program that closes them keeps the memory that
  *     it has; calls that need more of it then answer -EBADF, and an untouched page of lazy memory cannot be resolved.
  *
  * Two kinds of memory
  *   *Ready memory* (hp_map without HP_MAP_LAZY, hp_alloc) is an ordinary kernel mapping whose pages are there. System
  *   calls, devices, futexes, ptrace: everything works in it as always.
  *   *Engine memory* (HP_MAP_LAZY) is resolved page by page in a SIGSEGV handler. A system call that is handed an
- *   untouched page of it answers EFAULT: touch it, or hp_populate() it, first.
+ *   untouched page of it answers EFAULT: touch it, or hp_populate() it, first. Memory of movable files
+ *   (HP_FILE_MOVABLE) is engine memory too: see hp_collapse().
  */
 #ifndef HUGEPOOL_H
 #define HUGEPOOL_H
@@ -39,8 +40,8 @@ extern "C" {
 
 /* The interface's version. Before 1.0 a minor version may change what is here, and says so in docs/changes.md. */
 #define HP_VERSION_MAJOR 0
-#define HP_VERSION_MINOR 3
-#define HP_VERSION_STRING "0.3"
+#define HP_VERSION_MINOR 4
+#define HP_VERSION_STRING "0.4"
 
 #define HP_FRAME_SHIFT 21
 #define HP_FRAME_SIZE ((uint64_t)1 << HP_FRAME_SHIFT) /* bytes: 2 MiB */
@@ -67,6 +68,7 @@ typedef enum hp_limit {
 	HP_LIMIT_MEMORY,      /* the machine's memory */
 	HP_LIMIT_TABLE,       /* a table of the pool that does not grow: processes, threads, files, mappings */
 	HP_LIMIT_TENANT,      /* the limit of the file's tenant */
+	HP_LIMIT_PINNED,      /* pages that must stay where they are */
 } hp_limit;
 
 #define HP_ERROR_MESSAGE_SIZE 244
@@ -115,6 +117,14 @@ const char *hp_backing_name(hp_backing backing);
 #define HP_POOL_BACKGROUND 1u       /* return before the pool is filled; see hp_pool_wait() */
 #define HP_POOL_UNSAFE 2u           /* allow the tuning values that exist to show what goes wrong without a mechanism */
 #define HP_POOL_NO_TABLE_SHARING 4u /* do not arrange addresses so that the kernel can share page tables */
+/*
+ * The pool has as many frames of `size` as the kernel's pool of huge pages can give, and gets the rest as that can give
+ * more: backing HP_BACKING_HUGETLB only, in the process that made the pool. Until then files that may fall back
+ * (HP_FILE_FALLBACK) have base pages, which come to be frames in the background.
+ */
+#define HP_POOL_LATE 8u
+/* A thread of this process collapses files with HP_FILE_MOVABLE in idle time. Comes with HP_POOL_LATE. */
+#define HP_POOL_COLLAPSE 16u
 
 #define HP_WORKERS_DEFAULT 0u
 #define HP_WORKERS_NONE UINT32_MAX
@@ -136,6 +146,14 @@ typedef struct hp_pool_options {
 	 *                    cache line), invalidate, vma, rwsem; none is unsafe
 	 *   resv_lock=WORD   the lock over reservations: file (one each, the default) or global
 	 *   zero_mb_per_s=N  how fast each worker zeroes at most (default 0: no limit; they only use idle time)
+	 *   collapse=WORD    what a collapse does between looking and changing: upgrade (its lock; the default), or
+	 *                    relock (lets it go, takes it for writing, and checks all again)
+	 *   collapse_none=N  base pages of a frame's 512 that may be missing for the background to collapse it (default
+	 *                    511)
+	 *   collapse_mb_per_s=N  how fast the background collapses at most (default 0: no limit; only in idle time)
+	 *   collapse_scan_ms=N   how long it rests after it found nothing to do (default 1000)
+	 *   collapse_verify=1    compares every page with its copy before the old one is freed, and reports what was
+	 *                    written past hugepool meanwhile: by devices and calls without hp_pin() (default 0)
 	 */
 	const char *tuning;
 } hp_pool_options;
@@ -174,14 +192,14 @@ int hp_pool_wait(hp_pool pool, int timeout_ms, hp_error *error);
 typedef struct hp_pool_stats {
 	uint32_t struct_size;   /* set by the caller: sizeof(hp_pool_stats) */
 	uint32_t table_sharing; /* 1: large mappings are placed so that the kernel shares page tables */
-	uint64_t frames;
-	uint64_t zeroed;   /* ready to be handed out */
-	uint64_t dirty;    /* free, to be zeroed first */
-	uint64_t zeroing;  /* in the hands of a worker */
-	uint64_t used;     /* pages of files and extents of hp_alloc */
-	uint64_t holes;    /* punched while mapped elsewhere; the place stays with its file */
-	uint64_t reserved; /* free frames that are promised */
-	uint64_t hugetlb;  /* frames by backing; their sum is `frames` */
+	uint64_t frames;        /* those below: places for base pages that are in use, too */
+	uint64_t zeroed;        /* ready to be handed out */
+	uint64_t dirty;         /* free, to be zeroed first */
+	uint64_t zeroing;       /* in the hands of a worker */
+	uint64_t used;          /* pages of files and extents of hp_alloc */
+	uint64_t holes;         /* punched while mapped elsewhere; the place stays with its file */
+	uint64_t reserved;      /* free frames that are promised */
+	uint64_t hugetlb;       /* frames by backing; their sum is `frames` */
 	uint64_t thp;
 	uint64_t base;
 	uint64_t files;
@@ -312,19 +330,37 @@ int hp_tenant_stat_get(hp_tenant tenant, hp_tenant_stat *stat);
 
 /*
  * Makes a file without a name: `size` bytes (rounded up to frames) that read as zeroes; no frame is taken yet. It
- * lives until every process has closed it and unmapped its mappings of it; then its frames are recycled. `flags`: 0.
- * Errors: -EINVAL size 0, unknown flags; -EFBIG larger than the pool can ever index; -ENFILE too many files.
+ * lives until every process has closed it and unmapped its mappings of it; then its frames are recycled. `flags`:
+ * HP_FILE_FALLBACK, HP_FILE_MOVABLE. Errors: -EINVAL size 0, unknown flags; -EFBIG larger than the pool can ever index; -ENFILE too many files.
  */
 int hp_file_create(hp_pool pool, uint64_t size, unsigned flags, hp_file *file, hp_error *error);
 
 #define HP_FILE_CREATE 1u    /* make the file if there is none of that name */
 #define HP_FILE_EXCLUSIVE 2u /* it must not be there */
 
+/*
+ * Of a new file. HP_FILE_FALLBACK: where no frame can be promised it takes base pages of 4 KiB, from memory outside of
+ * the pool's size and up to its max_size, one by one as they are touched. Such memory has places of 2 MiB, each for a
+ * page of the file, and `hp_file_stat.base` counts these. What was promised can end, as all memory that is not set
+ * aside, with the kernel killing a process.
+ *
+ * HP_FILE_MOVABLE: hugepool may move its pages (hp_collapse(), hp_split()), in the process that maps them. All mappings
+ * of it are engine memory. A store to a page that is being moved waits some hundred us, in the SIGSEGV handler; so a
+ * system call that is handed such memory to write to may answer EFAULT at any time, as it does for lazy memory that was
+ * not touched. What is in flight to it from devices and asynchronous input is lost unless the memory is pinned
+ * (hp_pin()). A futex shared between processes must not lie in it: who waits misses the wake-up.
+ */
+#define HP_FILE_FALLBACK 4u
+#define HP_FILE_MOVABLE 8u
+
 typedef struct hp_file_options {
 	uint32_t struct_size; /* sizeof(hp_file_options); lets the struct grow */
-	uint32_t flags;       /* HP_FILE_CREATE, HP_FILE_EXCLUSIVE */
+	uint32_t flags;       /* HP_FILE_... */
 	uint64_t size;        /* of a new file: bytes, rounded up to frames */
 	hp_tenant tenant;     /* of a new file; zeroed: none */
+	/* Of a new file: how long a call that needs frames waits for them, before it falls back or is refused. */
+	uint32_t wait_ms;
+	uint32_t reserved;
 } hp_file_options;
 
 #define HP_FILE_OPTIONS_INIT                           \
@@ -397,6 +433,7 @@ typedef struct hp_file_stat {
 	uint64_t present;     /* bytes that have a frame with memory */
 	uint64_t holes;       /* bytes that were punched while mapped: memory is the kernel's to give */
 	uint64_t reserved;    /* bytes that are promised and have no frame yet */
+	uint64_t base;        /* of both, present and holes: bytes whose place is for base pages */
 } hp_file_stat;
 
 /* Errors: -EINVAL struct_size is too small; -EBADF. */
@@ -478,6 +515,74 @@ int hp_protect(void *address, uint64_t length, unsigned prot);
  * memory. Errors: -EINVAL not multiples of HP_FRAME_SIZE, or not inside one mapping; -ENXIO beyond the end of the file.
  */
 int hp_populate(void *address, uint64_t length);
+
+/* ---- Collapse -------------------------------------------------------------------------------------------------- */
+
+/*
+ * Makes the memory of a range huge. Base pages of a movable file are copied to a frame of the pool and their mappings
+ * switched to it: who reads goes on meanwhile, who writes waits for that page. Where no frame is free, where another
+ * process maps the page too, and in memory of other files, the kernel is asked to do the same in place, which it may
+ * for memory that is not its pool's. What is huge already stays as it is, and what is absent stays absent.
+ * Errors: -EINVAL not multiples of HP_FRAME_SIZE, or not inside one mapping; -EBUSY with HP_LIMIT_PINNED a page is
+ * pinned; -EBUSY another process maps it, and the kernel refuses; -ENOMEM, HP_LIMIT_POOL no frame is free, and the
+ * kernel refuses; -ENOMEM, HP_LIMIT_MEMORY the kernel refuses, and there is no other way; -EAGAIN the page was changed
+ * meanwhile (tuning collapse=relock). The pages before the one that failed are huge then.
+ */
+int hp_collapse(void *address, uint64_t length, hp_error *error);
+
+/*
+ * The way back: pages of a movable file that lie in frames come to lie in base pages, without those that are all zero,
+ * and the frames go back to the pool. Parts of such pages are given back to the kernel by hp_file_punch(), in whole base
+ * pages, where memory of frames would only be zeroed.
+ * Errors: those of hp_collapse(); -EPERM the file is not movable; -ENOMEM, HP_LIMIT_TABLE no place is left for base
+ * pages; -EBUSY another process maps the page.
+ */
+int hp_split(void *address, uint64_t length, hp_error *error);
+
+/*
+ * Keeps pages of a movable file where they are, present and mapped, for devices and asynchronous calls that will write
+ * to them or read them: hp_collapse() and hp_split() answer -EBUSY. Pins count, page by page, and go when the pages
+ * are unmapped; a fork child has none. In memory that is not movable there is nothing to do.
+ * Errors: -EINVAL not all of it inside one mapping, or length 0; hp_unpin: it is not pinned; -ENOMEM; -ENXIO beyond the
+ * end of the file. Any address and length; not signal safe.
+ */
+int hp_pin(const void *address, uint64_t length);
+int hp_unpin(const void *address, uint64_t length);
+
+/*
+ * Times by size, in ns: bucket b counts those from hp_histogram_bound(b) on, up to the next one's; each is an eighth to
+ * a quarter wider than the one before.
+ */
+#define HP_HISTOGRAM_BUCKETS 112
+
+typedef struct hp_histogram {
+	uint64_t count, total, max;
+	uint64_t bucket[HP_HISTOGRAM_BUCKETS];
+} hp_histogram;
+
+uint64_t hp_histogram_bound(unsigned bucket);
+/* The upper bound of the bucket where so many percent of the times end, at most `max`; 0 of an empty one. */
+uint64_t hp_histogram_percentile(const hp_histogram *histogram, double percent);
+
+typedef struct hp_collapse_stats {
+	uint32_t struct_size; /* set by the caller */
+	uint32_t relock;      /* 1: the variant */
+	uint64_t collapsed;   /* pages of 2 MiB, by copy */
+	uint64_t in_place;    /* by the kernel */
+	uint64_t split;
+	uint64_t rechecked; /* relock: the lock was let go and all checked again, */
+	uint64_t gave_up;   /*   and was not the same any more */
+	uint64_t busy;      /* pinned, or mapped by others */
+	uint64_t no_frame;
+	uint64_t misused; /* collapse_verify: pages that were written past hugepool */
+	/* Of collapses by copy, in ns together. */
+	uint64_t lock_ns, protect_ns, copy_ns, switch_ns, free_ns;
+	hp_histogram collapse; /* by copy, from the first lock until the old page is freed */
+	hp_histogram pause;    /* of threads that wrote to a page that was being moved */
+} hp_collapse_stats;
+
+/* Errors: -EINVAL struct_size is too small; -EBADF. */
+int hp_collapse_stats_get(hp_pool pool, hp_collapse_stats *stats);
 
 /*
  * For a program that has its own SIGSEGV handler, installed after hugepool's: call this first, from inside it.

@@ -13,7 +13,7 @@
 #include "base/units.h"
 #include "os/os.h"
 
-#define HP_ARENA_VERSION 3u
+#define HP_ARENA_VERSION 4u
 #define HP_ARENA_SECTIONS_MAX 24
 
 struct hp_section_spec {

@@ -27,6 +27,7 @@ enum hp_intent_kind {
 	HP_INTENT_UNMAP,
 	HP_INTENT_TRUNCATE, /* file, page: the new end */
 	HP_INTENT_FORK,     /* process: the child's record */
+	HP_INTENT_MOVE,     /* file, page; the frame that it leaves, and in the high half the one it gets */
 };
 
 struct hp_intent {

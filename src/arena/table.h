@@ -11,10 +11,10 @@
 
 struct hp_table { /* in the arena */
 	struct hp_mutex lock;
-	uint32_t free;         /* first free record; under lock */
-	uint32_t fresh;        /* records from here on were never used; under lock */
-	uint32_t capacity;     /* never changes; record 0 included */
-	_Atomic uint32_t live; /* under lock, read by all */
+	uint32_t free;          /* first free record; under lock */
+	_Atomic uint32_t fresh; /* records from here on were never used; under lock, read by all */
+	uint32_t capacity;      /* never changes; record 0 included */
+	_Atomic uint32_t live;  /* under lock, read by all */
 };
 
 void hp_table_init(struct hp_table *table, uint32_t capacity);

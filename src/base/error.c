@@ -38,6 +38,8 @@ const char *hp_limit_name(hp_limit limit)
 		return "table";
 	case HP_LIMIT_TENANT:
 		return "tenant";
+	case HP_LIMIT_PINNED:
+		return "pinned";
 	}
 	return "unknown";
 }

@@ -18,6 +18,7 @@
 #include "file/reserve.h"
 
 #include "base/error.h"
+#include "pool/base.h"
 #include "pool/extent.h"
 #include "pool/hole.h"
 #include "sync/futex.h"
@@ -32,8 +33,12 @@ static bool insert(struct hp_thread *t, struct hp_file_use use, uint32_t page, h
 
 	if (hp_index_insert(index, page, frame, count, &t->locker))
 		return false;
-	for (uint32_t i = 0; i < count; i++)
-		hp_frame_use(&t->pool->frames[frame + i], use.number, page + i);
+	for (uint32_t i = 0; i < count; i++) {
+		if (hp_is_base(t->pool, frame))
+			hp_frame_use_base(&t->pool->frames[frame + i], use.number, page + i);
+		else
+			hp_frame_use(&t->pool->frames[frame + i], use.number, page + i);
+	}
 	atomic_fetch_add_explicit(&use.record->present, count, memory_order_relaxed);
 	return true;
 }
@@ -46,9 +51,11 @@ void hp_file_wait_in_transit(unsigned tries)
 		hp_sleep_ns(50000);
 }
 
-uint32_t hp_file_fill_run(struct hp_thread *t, struct hp_file_use use, uint32_t page, uint32_t tokens, uint32_t *dirty)
+/* Up to `count` frames for pages from `page` on; returns how many. */
+static uint32_t fill_frames(struct hp_thread *t, struct hp_file_use use, uint32_t page, uint32_t count, uint32_t *dirty)
 {
-	struct hp_taken taken = hp_take(t, hp_place_hint(t, use, page), tokens);
+	hp_frame_id hint = hp_place_hint(t, use, page);
+	struct hp_taken taken = hp_take(t, hint < hp_base_first(t->pool) ? hint : HP_NO_FRAME, count);
 	uint32_t used = taken.count;
 
 	if (taken.zeroed < taken.count)
@@ -57,6 +64,48 @@ uint32_t hp_file_fill_run(struct hp_thread *t, struct hp_file_use use, uint32_t 
 		used = 0;
 	if (used < taken.count)
 		hp_put(t, taken.first + used, taken.count - used);
+	return used;
+}
+
+int hp_file_populate_base(struct hp_thread *t, hp_frame_id place)
+{
+	void *address = hp_direct(t->pool, place);
+
+	return address ? t->pool->os->ops->populate(t->pool->os, address, HP_FRAME_SIZE) : -ENOMEM;
+}
+
+/* The same with places for base pages. */
+static uint32_t fill_base(struct hp_thread *t, struct hp_file_use use, uint32_t page, uint32_t count, uint32_t *dirty,
+                          enum hp_fill what)
+{
+	hp_frame_id before =
+		page % HP_REGION_FRAMES ? hp_index_lookup(hp_file_index(t->pool, use.record), page - 1) : HP_NO_FRAME;
+	hp_frame_id hint = before != HP_NO_FRAME && hp_is_base(t->pool, before) ? before + 1 : HP_NO_FRAME, first;
+	uint32_t taken = hp_base_take(t, hint, count, &first), used = taken;
+
+	if (what == HP_FILL_MEMORY) {
+		for (used = 0; used < taken && *dirty && !hp_file_populate_base(t, first + used); used++)
+			--*dirty;
+	}
+	if (used && !insert(t, use, page, first, used))
+		used = 0;
+	if (used < taken)
+		hp_base_give(t, first + used, taken - used);
+	atomic_fetch_add_explicit(&use.record->base, used, memory_order_relaxed);
+	return used;
+}
+
+uint32_t hp_file_fill_run(struct hp_thread *t, struct hp_file_use use, uint32_t page, uint32_t tokens, uint32_t *dirty,
+                          enum hp_fill what)
+{
+	uint32_t base = hp_reserve_take_base(use.record, tokens), used;
+
+	if (base) {
+		used = fill_base(t, use, page, base, dirty, what);
+		hp_reserve_untake_base(use.record, base - used);
+	} else {
+		used = fill_frames(t, use, page, tokens, dirty);
+	}
 	if (used < tokens)
 		hp_reserve_untake(t, use.record, page + used, tokens - used);
 	return used;
@@ -77,7 +126,7 @@ static int fault_page(struct hp_thread *t, struct hp_file_use use, uint32_t page
 	tokens = hp_reserve_take(t, use.record, page, most);
 	if (!tokens)
 		result = -EAGAIN;
-	else if (!hp_file_fill_run(t, use, page, tokens, &dirty))
+	else if (!hp_file_fill_run(t, use, page, tokens, &dirty, HP_FILL_PLACES))
 		result = -ENOMEM;
 	hp_intent_end(t->intents);
 	return result;

@@ -2,6 +2,7 @@
 /* The invariants of files, proved from their indexes and the frames' own words. */
 #include "file/remove.h"
 #include "file/reserve.h"
+#include "pool/base.h"
 #include "pool/tenant.h"
 
 #include "base/error.h"
@@ -25,13 +26,26 @@ static int check_page(struct hp_pool_view *view, uint32_t number, uint32_t page,
 	return 0;
 }
 
+/* Places for base pages that the file has, and is promised: no more than it is promised of both kinds. */
+static int check_base(const struct hp_file_record *file, uint32_t number, uint64_t base, uint64_t reserved,
+                      hp_error *error)
+{
+	if (base == atomic_load(&file->base) && atomic_load(&file->base_promised) <= reserved)
+		return 0;
+	return hp_fail(error, -EUCLEAN, HP_LIMIT_NONE,
+	               "file %u: %lu places for base pages, and its record says %u; %u more are promised, of %lu pages",
+	               number, base, atomic_load(&file->base), atomic_load(&file->base_promised), reserved);
+}
+
 static int check_file(struct hp_pool_view *view, uint32_t number, hp_error *error)
 {
 	struct hp_file_record *file = hp_file_at(view, number);
 	struct hp_index index = hp_file_index(view, file);
-	uint64_t indexed = 0, holes = 0, unpromised;
+	uint64_t indexed = 0, holes = 0, base = 0, unpromised, reserved = hp_reserve_count(view, file, &unpromised);
 
-	hp_reserve_count(view, file, &unpromised);
+	if (atomic_load(&file->moving))
+		return hp_fail(error, -EUCLEAN, HP_LIMIT_NONE, "file %u: page %u is being moved, and nothing runs",
+		               number, atomic_load(&file->moving) - 1);
 	for (uint32_t page = 0; page < atomic_load(&file->reach); page++) {
 		hp_frame_id frame = hp_index_lookup(index, page);
 		int result;
@@ -43,6 +57,7 @@ static int check_file(struct hp_pool_view *view, uint32_t number, hp_error *erro
 		if (result)
 			return result;
 		indexed += frame != HP_NO_FRAME;
+		base += frame != HP_NO_FRAME && hp_is_base(view, frame);
 	}
 	if (indexed - holes != atomic_load(&file->present) || holes != atomic_load(&file->holes) || unpromised)
 		return hp_fail(error, -EUCLEAN, HP_LIMIT_NONE,
@@ -50,7 +65,7 @@ static int check_file(struct hp_pool_view *view, uint32_t number, hp_error *erro
 		               "unpromised",
 		               number, indexed - holes, holes, atomic_load(&file->present), atomic_load(&file->holes),
 		               unpromised);
-	return 0;
+	return check_base(file, number, base, reserved, error);
 }
 
 /* Frames that are of files, or were and are homeless, by state: as many as files say. */

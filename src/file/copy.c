@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "file/copy.h"
 
+#include "file/moving.h"
+
 #include "base/error.h"
+#include "pool/base.h"
 #include "pool/hole.h"
 
 #include <errno.h>
@@ -18,53 +21,111 @@ uint32_t hp_file_next_present(struct hp_thread *t, struct hp_file_use use, uint3
 
 /* ---- one page --------------------------------------------------------------------------------------------------- */
 
+/* Bytes of one page that is there: what is done with them, and with what. */
+struct work {
+	struct hp_thread *t;
+	hp_frame_id frame;
+	char *address;
+	uint64_t length;
+	void *to;
+	const void *from;
+	bool keep; /* memory that is zeroed is kept */
+};
+
+typedef void work_fn(const struct work *work);
+
+static void load(const struct work *work)
+{
+	work->t->pool->os->ops->load(work->t->pool->os, work->address, work->to, work->length);
+}
+
+static void store(const struct work *work)
+{
+	work->t->pool->os->ops->store(work->t->pool->os, work->address, work->from, work->length);
+}
+
+/* Whole base pages go back to the kernel where the page has a place for them. */
+static void clear_pages(const struct work *work, uint64_t in_frame, uint64_t length)
+{
+	struct hp_pool_view *view = work->t->pool;
+	struct hp_os *os = view->os;
+	uint64_t offset;
+	unsigned segment = hp_segment_of(view, work->frame, &offset);
+
+	if (work->keep || !hp_is_base(view, work->frame) ||
+	    os->ops->segment_punch(os, view->segment[segment], offset + in_frame, length))
+		os->ops->zero(os, work->address - (uintptr_t)work->address % HP_FRAME_SIZE + in_frame, length);
+	else
+		hp_huge_set(view, work->frame, 1, false);
+}
+
+static void clear(const struct work *work)
+{
+	static const char zeroes[HP_BASE_PAGE_SIZE];
+	uint64_t start = (uintptr_t)work->address % HP_FRAME_SIZE, end = start + work->length;
+	uint64_t first = hp_align_up(start, HP_BASE_PAGE_SIZE), last = end & ~(HP_BASE_PAGE_SIZE - 1);
+	struct hp_os *os = work->t->pool->os;
+
+	if (first > last) { /* inside of one base page */
+		os->ops->store(os, work->address, zeroes, work->length);
+		return;
+	}
+	if (start < first)
+		os->ops->store(os, work->address, zeroes, first - start);
+	if (first < last)
+		clear_pages(work, first, last - first);
+	if (last < end)
+		os->ops->store(os, work->address + (last - start), zeroes, end - last);
+}
+
 /*
- * The address of a byte, whose page is there. The file lock is held for reading. -ENXIO beyond the end; -EAGAIN:
- * absent.
+ * Finds the page, and acts on it. The file lock is held for reading. -ENXIO beyond the end; -EAGAIN: absent; -EBUSY: it
+ * is being moved and cannot be changed.
  */
-static int find_locked(struct hp_thread *t, struct hp_file_use use, uint64_t offset, char **address)
+static int act_locked(struct hp_thread *t, struct hp_file_use use, uint64_t offset, struct work *work, work_fn *run)
 {
 	uint32_t page = (uint32_t)hp_frames(offset);
-	hp_frame_id frame;
 	int result;
 
 	if (page >= atomic_load(&use.record->pages))
 		return -ENXIO;
-	frame = hp_index_lookup(hp_file_index(t->pool, use.record), page);
-	if (frame == HP_NO_FRAME)
+	if (run != load && hp_file_is_moving(use.record, page))
+		return -EBUSY;
+	work->frame = hp_index_lookup(hp_file_index(t->pool, use.record), page);
+	if (work->frame == HP_NO_FRAME)
 		return -EAGAIN;
-	*address = hp_direct(t->pool, frame);
-	if (!*address)
+	work->address = hp_direct(t->pool, work->frame);
+	if (!work->address)
 		return -EFAULT;
-	result = hp_file_refill_locked(t, use, frame);
-	*address += offset % HP_FRAME_SIZE;
-	return result;
+	result = hp_file_refill_locked(t, use, work->frame);
+	if (result)
+		return result;
+	work->address += offset % HP_FRAME_SIZE;
+	run(work);
+	return 0;
 }
 
-/* One way or the other, where the page is there. */
-static int copy_present(struct hp_thread *t, struct hp_file_use use, uint64_t offset, void *to, const void *from,
-                        uint64_t length)
+static int act(struct hp_thread *t, struct hp_file_use use, uint64_t offset, struct work work, work_fn *run)
 {
-	struct hp_os *os = t->pool->os;
-	char *address = NULL;
 	sigset_t saved;
 	int result;
 
-	hp_signals_block(&saved);
-	hp_biased_read_lock(&use.record->lock, &t->locker, HP_CLASS_FILE);
-	result = find_locked(t, use, offset, &address);
-	if (!result && from)
-		os->ops->store(os, address, from, length);
-	else if (!result)
-		os->ops->load(os, address, to, length);
-	hp_biased_read_unlock(&use.record->lock, &t->locker);
-	hp_signals_restore(&saved);
-	return result;
+	work.t = t;
+	for (;;) {
+		hp_signals_block(&saved);
+		hp_biased_read_lock(&use.record->lock, &t->locker, HP_CLASS_FILE);
+		result = act_locked(t, use, offset, &work, run);
+		hp_biased_read_unlock(&use.record->lock, &t->locker);
+		hp_signals_restore(&saved);
+		if (result != -EBUSY)
+			return result;
+		hp_file_await_move(t, use, (uint32_t)hp_frames(offset));
+	}
 }
 
 int hp_file_load(struct hp_thread *t, struct hp_file_use use, uint64_t offset, void *to, uint64_t length)
 {
-	int result = copy_present(t, use, offset, to, NULL, length);
+	int result = act(t, use, offset, (struct work){.to = to, .length = length}, load);
 
 	if (result == -EAGAIN)
 		memset(to, 0, length);
@@ -75,18 +136,17 @@ int hp_file_store(struct hp_thread *t, struct hp_file_use use, uint64_t offset, 
 {
 	int result;
 
-	while ((result = copy_present(t, use, offset, NULL, from, length)) == -EAGAIN) {
-		result = hp_file_fill(t, use, (uint32_t)hp_frames(offset), 1, NULL);
+	while ((result = act(t, use, offset, (struct work){.from = from, .length = length}, store)) == -EAGAIN) {
+		result = hp_file_fill(t, use, (uint32_t)hp_frames(offset), 1, HP_FILL_PLACES, NULL);
 		if (result)
 			return result == -EINVAL ? -ENXIO : result;
 	}
 	return result;
 }
 
-int hp_file_clear(struct hp_thread *t, struct hp_file_use use, uint64_t offset, uint64_t length)
+int hp_file_clear(struct hp_thread *t, struct hp_file_use use, uint64_t offset, uint64_t length, bool keep)
 {
-	static const char zeroes[HP_COPY_PIECE];
-	int result = copy_present(t, use, offset, NULL, zeroes, length);
+	int result = act(t, use, offset, (struct work){.length = length, .keep = keep}, clear);
 
 	/* Absent: somebody took the page away meanwhile. A hole whose memory does not come back has none to be zeroed. */
 	return result == -EAGAIN || result == -ENOMEM ? 0 : result;

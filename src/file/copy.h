@@ -21,7 +21,10 @@ uint32_t hp_file_next_present(struct hp_thread *t, struct hp_file_use use, uint3
  */
 int hp_file_store(struct hp_thread *t, struct hp_file_use use, uint64_t offset, const void *from, uint64_t length);
 int hp_file_load(struct hp_thread *t, struct hp_file_use use, uint64_t offset, void *to, uint64_t length);
-/* Zeroes bytes of one page where it is present; at most HP_COPY_PIECE. Fails as they do. */
-int hp_file_clear(struct hp_thread *t, struct hp_file_use use, uint64_t offset, uint64_t length);
+/*
+ * Zeroes bytes of one page where it is present; whole base pages go back to the kernel where the page has a place for
+ * such, unless it is to be kept. Fails as the others do.
+ */
+int hp_file_clear(struct hp_thread *t, struct hp_file_use use, uint64_t offset, uint64_t length, bool keep);
 
 #endif

@@ -148,7 +148,8 @@ static bool take_runs(struct hp_thread *t, struct hp_file_record *file)
 }
 
 /* Signals are blocked. The new file has one reference, and is open once. */
-static int create_record(struct hp_thread *t, uint32_t pages, uint32_t tenant, uint32_t *number)
+static int create_record(struct hp_thread *t, uint32_t pages, const hp_file_options *options, uint32_t tenant,
+                         uint32_t *number)
 {
 	struct hp_pool_view *view = t->pool;
 	struct hp_file_record *file;
@@ -162,6 +163,8 @@ static int create_record(struct hp_thread *t, uint32_t pages, uint32_t tenant, u
 	atomic_store(&file->pages, pages);
 	atomic_store(&file->reach, pages);
 	file->tenant = tenant;
+	file->flags = options->flags;
+	file->wait_ms = options->wait_ms;
 	file->most_pages = pages > hp_segment_frames(view->shared) ? pages : hp_segment_frames(view->shared);
 	hp_biased_init(&file->lock, &t->locker, view->shared->file_lock == HP_FILE_LOCK_BIASED);
 	if (!take_runs(t, file)) {
@@ -181,19 +184,22 @@ static int create_record(struct hp_thread *t, uint32_t pages, uint32_t tenant, u
 	return 0;
 }
 
-static int try_create(struct hp_thread *t, uint32_t pages, uint32_t tenant, uint32_t *number)
+static int try_create(struct hp_thread *t, uint32_t pages, const hp_file_options *options, uint32_t tenant,
+                      uint32_t *number)
 {
 	sigset_t saved;
 	int result;
 
 	hp_signals_block(&saved);
-	result = create_record(t, pages, tenant, number);
+	result = create_record(t, pages, options, tenant, number);
 	hp_signals_restore(&saved);
 	return result;
 }
 
-int hp_file_make(struct hp_thread *t, uint64_t size, uint32_t tenant, uint32_t *number, hp_error *error)
+int hp_file_make(struct hp_thread *t, const hp_file_options *options, uint32_t tenant, uint32_t *number,
+                 hp_error *error)
 {
+	uint64_t size = options->size;
 	uint32_t pages;
 	int result;
 
@@ -201,11 +207,14 @@ int hp_file_make(struct hp_thread *t, uint64_t size, uint32_t tenant, uint32_t *
 		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "a new file's size is 0");
 	if (hp_frames_up(size) > HP_PAGES_MAX - HP_REGION_FRAMES)
 		return hp_fail(error, -EFBIG, HP_LIMIT_TABLE, "%lu bytes are more than any pool can index", size);
+	if (options->flags & (HP_FILE_FALLBACK | HP_FILE_MOVABLE) && hp_unit(t->pool) > 1)
+		return hp_fail(error, -EINVAL, HP_LIMIT_NONE,
+		               "a file in a pool of 1 GiB pages can have no base pages and is not movable");
 	pages = (uint32_t)hp_align_up(hp_frames_up(size), hp_unit(t->pool));
-	result = try_create(t, pages, tenant, number);
+	result = try_create(t, pages, options, tenant, number);
 	if (result) {
 		hp_pool_reap(t); /* or somebody else does */
-		result = try_create(t, pages, tenant, number);
+		result = try_create(t, pages, options, tenant, number);
 	}
 	if (result == -ENFILE)
 		return hp_fail(error, result, HP_LIMIT_TABLE, "the pool has %u files already; close some",
@@ -225,14 +234,16 @@ hp_file hp_file_handle(const struct hp_pool_view *view, uint32_t number)
 
 int hp_file_create(hp_pool pool, uint64_t size, unsigned flags, hp_file *file, hp_error *error)
 {
+	const hp_file_options options = {.flags = flags, .size = size};
+	const unsigned known = HP_FILE_FALLBACK | HP_FILE_MOVABLE;
 	struct hp_thread *t;
 	uint32_t number;
 	int result = hp_pool_enter(pool.id, &t, error);
 
-	if (!result && flags)
-		result = hp_fail(error, -EINVAL, HP_LIMIT_NONE, "hp_file_create: unknown flags 0x%x", flags);
+	if (!result && flags & ~known)
+		result = hp_fail(error, -EINVAL, HP_LIMIT_NONE, "hp_file_create: unknown flags 0x%x", flags & ~known);
 	if (!result)
-		result = hp_file_make(t, size, 0, &number, error);
+		result = hp_file_make(t, &options, 0, &number, error);
 	if (!result)
 		*file = hp_file_handle(t->pool, number);
 	return result;
@@ -306,6 +317,7 @@ int hp_file_stat_get(hp_file file, hp_file_stat *stat)
 			.size = hp_bytes(atomic_load(&use.record->pages)),
 			.present = hp_bytes(atomic_load(&use.record->present)),
 			.reserved = hp_bytes(hp_reserve_count(t->pool, use.record, &unpromised)),
+			.base = hp_bytes(atomic_load(&use.record->base)),
 		};
 	hp_file_put(t, use.number);
 	return result;
@@ -365,18 +377,24 @@ static bool in_use(struct hp_thread *t)
 	return false;
 }
 
-static uint64_t reserved(struct hp_thread *t)
+static struct hp_promised promised(struct hp_thread *t)
 {
-	uint64_t sum = 0, unpromised;
+	struct hp_promised sum = {0, 0};
+	uint64_t unpromised;
 
 	for (uint32_t number = 1; number < records_used(t->pool); number++) {
+		const struct hp_file_record *file = hp_file_at(t->pool, number);
+		uint32_t base;
+
 		if (!hp_file_get_live(t->pool, number))
 			continue;
-		sum += hp_reserve_count(t->pool, hp_file_at(t->pool, number), &unpromised);
+		base = atomic_load(&file->base_promised);
+		sum.base += base;
+		sum.frames += hp_reserve_count(t->pool, file, &unpromised) - base;
 		hp_file_put(t, number);
 	}
 	return sum;
 }
 
 const struct hp_pool_hooks hp_file_hooks = {
-	.reserved = reserved, .recover = hp_file_recover, .reap = reap, .in_use = in_use, .check = hp_files_check};
+	.promised = promised, .recover = hp_file_recover, .reap = reap, .in_use = in_use, .check = hp_files_check};

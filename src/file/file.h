@@ -32,9 +32,15 @@ struct hp_file_record {
 	_Atomic uint32_t vmas;     /* their number, under vma_lock, read by all */
 	_Atomic uint32_t present;  /* pages that have a frame with memory */
 	_Atomic uint32_t holes;    /* pages whose frame is a hole; those beyond the end are somebody's who is behind */
-	struct hp_biased lock;     /* the file lock: file/lock.h */
-	struct hp_mutex reserve_lock; /* protects the map of promised pages */
-	struct hp_mutex vma_lock;     /* protects the list of mappings */
+	_Atomic uint32_t base;     /* of both, those that have a place for base pages */
+	uint32_t flags, wait_ms;   /* see hp_file_options; never change */
+	_Atomic uint32_t base_promised;  /* of the pages that are promised and not taken, those that get such a place */
+	_Atomic uint32_t moving;         /* futex: the page that is being moved, plus 1: file/moving.h */
+	_Atomic uint32_t moves;          /* that have ended */
+	uint32_t moving_from, moving_to; /* its frames */
+	struct hp_biased lock;           /* the file lock: file/lock.h */
+	struct hp_mutex reserve_lock;    /* protects the map of promised pages */
+	struct hp_mutex vma_lock;        /* protects the list of mappings */
 } __attribute__((aligned(HP_CACHE_LINE)));
 
 _Static_assert(sizeof(struct hp_file_record) <= HP_FILE_RECORD_SIZE, "see pool/layout.h");
@@ -69,7 +75,8 @@ static inline struct hp_index hp_file_index(struct hp_pool_view *view, const str
 /* The way into calls on a file: finds the pool, the thread and the file, and takes a reference. */
 int hp_file_enter(hp_file file, struct hp_thread **t, struct hp_file_use *use, hp_error *error);
 /* A new file without a name, open once; its tenant counts it already. */
-int hp_file_make(struct hp_thread *t, uint64_t size, uint32_t tenant, uint32_t *number, hp_error *error);
+int hp_file_make(struct hp_thread *t, const hp_file_options *options, uint32_t tenant, uint32_t *number,
+                 hp_error *error);
 /* Another handle of this process, to a file that cannot go away meanwhile. -EMFILE. */
 int hp_file_reopen(struct hp_thread *t, uint32_t number);
 hp_file hp_file_handle(const struct hp_pool_view *view, uint32_t number);
@@ -111,8 +118,11 @@ void hp_file_repairs(void);
  * file's list, which keeps them there. -ENOMEM.
  */
 int hp_file_prepare(struct hp_thread *t, struct hp_file_use use, uint32_t first, uint32_t pages, hp_error *error);
+/* What a page that is filled has where it has a place for base pages: their memory too, or the place. */
+enum hp_fill { HP_FILL_MEMORY, HP_FILL_PLACES };
 /* Promises all pages of a range, then makes them present. Signals need not be blocked. */
-int hp_file_fill(struct hp_thread *t, struct hp_file_use use, uint32_t first, uint32_t pages, hp_error *error);
+int hp_file_fill(struct hp_thread *t, struct hp_file_use use, uint32_t first, uint32_t pages, enum hp_fill what,
+                 hp_error *error);
 /*
  * Makes one promised page present, and with it up to `window` pages after it that have zeroed frames to continue its
  * own. The file lock is held for reading, signals are blocked. Signal safe. -ENXIO: it lies beyond the end; -ENOMEM: a

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/machine.h"
 #include "file/reserve.h"
+#include "pool/base.h"
 #include "pool/hole.h"
 #include "sync/futex.h"
 
@@ -32,30 +33,42 @@ int hp_file_refill_locked(struct hp_thread *t, struct hp_file_use use, hp_frame_
 	return result == -EFAULT ? -ENOMEM : result;
 }
 
-/* Goes on to the next page that is absent; a hole on the way is refilled, which costs as much as zeroing a frame. */
+/* The memory of one page that is there. *dirty: what costs as much as zeroing a frame is counted down. */
+static int complete_locked(struct hp_thread *t, struct hp_file_use use, hp_frame_id frame, enum hp_fill what,
+                           uint32_t *dirty)
+{
+	bool hole = hp_frame_state(hp_frame_load(&t->pool->frames[frame])) == HP_FRAME_HOLE;
+	bool base = hp_is_base(t->pool, frame) && what == HP_FILL_MEMORY;
+	int result = hole ? hp_file_refill_locked(t, use, frame) : 0;
+
+	*dirty -= hole || base;
+	return result || !base ? result : hp_file_populate_base(t, frame);
+}
+
+/* Goes on to the next page that is absent. */
 static int pass_present_locked(struct hp_thread *t, struct hp_file_use use, uint32_t *page, uint32_t end,
-                               uint32_t *dirty)
+                               enum hp_fill what, uint32_t *dirty)
 {
 	struct hp_index index = hp_file_index(t->pool, use.record);
 	uint32_t run = hp_index_run(index, *page, end - *page), done = 0;
 	hp_frame_id frame = hp_index_lookup(index, *page);
 	int result = 0;
 
-	if (!atomic_load_explicit(&use.record->holes, memory_order_relaxed))
+	if (!atomic_load_explicit(&use.record->holes, memory_order_relaxed) &&
+	    (what == HP_FILL_PLACES || !hp_is_base(t->pool, frame + run - 1)))
 		done = run;
-	for (; done < run && *dirty && !result; done += !result) {
-		*dirty -= hp_frame_state(hp_frame_load(&t->pool->frames[frame + done])) == HP_FRAME_HOLE;
-		result = hp_file_refill_locked(t, use, frame + done);
-	}
+	for (; done < run && *dirty && !result; done += !result)
+		result = complete_locked(t, use, frame + done, what, dirty);
 	*page += done;
-	return result;
+	return result == -EFAULT ? -ENOMEM : result;
 }
 
 /*
  * Fills a promised range, until so many frames had to be zeroed that signals and the file lock have been held for long
  * enough. The file lock is held for reading. *page: where to go on.
  */
-static int fill_some_locked(struct hp_thread *t, struct hp_file_use use, uint32_t *page, uint32_t end)
+static int fill_some_locked(struct hp_thread *t, struct hp_file_use use, uint32_t *page, uint32_t end,
+                            enum hp_fill what)
 {
 	struct hp_index index = hp_file_index(t->pool, use.record);
 	uint32_t dirty = at_least_a_page(t->pool, DIRTY_PAGES_AT_ONCE);
@@ -65,7 +78,7 @@ static int fill_some_locked(struct hp_thread *t, struct hp_file_use use, uint32_
 		uint32_t in_chunk = HP_REGION_FRAMES - *page % HP_REGION_FRAMES, left = end - *page, tokens, filled = 0;
 
 		if (hp_index_lookup(index, *page) != HP_NO_FRAME) {
-			int result = pass_present_locked(t, use, page, end, &dirty);
+			int result = pass_present_locked(t, use, page, end, what, &dirty);
 
 			if (result)
 				return result;
@@ -74,7 +87,7 @@ static int fill_some_locked(struct hp_thread *t, struct hp_file_use use, uint32_
 		hp_intent_begin(t->intents, HP_INTENT_ALLOCATE, use.number, *page, left);
 		tokens = hp_reserve_take(t, use.record, *page, left < in_chunk ? left : in_chunk);
 		if (tokens)
-			filled = hp_file_fill_run(t, use, *page, tokens, &dirty);
+			filled = hp_file_fill_run(t, use, *page, tokens, &dirty, what);
 		hp_intent_end(t->intents);
 		if (tokens && !filled)
 			return -ENOMEM;
@@ -89,7 +102,8 @@ static int fill_some_locked(struct hp_thread *t, struct hp_file_use use, uint32_
  * The file may have been cut while its lock was not held, and may have grown again since: then what was promised is
  * not. -EAGAIN: it has to be promised again; -EINVAL: the range lies beyond the end.
  */
-static int fill_part_locked(struct hp_thread *t, struct hp_file_use use, uint32_t *page, uint32_t end)
+static int fill_part_locked(struct hp_thread *t, struct hp_file_use use, uint32_t *page, uint32_t end,
+                            enum hp_fill what)
 {
 	uint32_t size = atomic_load(&use.record->pages);
 
@@ -99,18 +113,18 @@ static int fill_part_locked(struct hp_thread *t, struct hp_file_use use, uint32_
 	}
 	if (!hp_reserve_is_promised(t, use.record, *page, end - *page))
 		return -EAGAIN;
-	return fill_some_locked(t, use, page, end);
+	return fill_some_locked(t, use, page, end, what);
 }
 
 /* One part. */
-static int fill_part(struct hp_thread *t, struct hp_file_use use, uint32_t *page, uint32_t end)
+static int fill_part(struct hp_thread *t, struct hp_file_use use, uint32_t *page, uint32_t end, enum hp_fill what)
 {
 	sigset_t saved;
 	int result;
 
 	hp_signals_block(&saved);
 	hp_biased_read_lock(&use.record->lock, &t->locker, HP_CLASS_FILE);
-	result = fill_part_locked(t, use, page, end);
+	result = fill_part_locked(t, use, page, end, what);
 	hp_biased_read_unlock(&use.record->lock, &t->locker);
 	hp_signals_restore(&saved); /* what has been waiting comes in */
 	return result;
@@ -127,6 +141,7 @@ struct team {
 	struct hp_pool_view *view;
 	struct hp_file_use use;
 	uint32_t end;
+	enum hp_fill what;
 	uint32_t piece;           /* pages that one thread takes at once */
 	_Atomic uint64_t next;    /* first page that nobody has begun with; goes on beyond the end */
 	_Atomic uint32_t working; /* futex: threads beside the caller */
@@ -145,7 +160,7 @@ static void work(struct team *team, struct hp_thread *t)
 			return;
 		end = (uint32_t)hp_min(team->end, next + team->piece);
 		while (page < end && !result)
-			result = fill_part(t, team->use, &page, end);
+			result = fill_part(t, team->use, &page, end, team->what);
 	}
 	if (result)
 		atomic_store(&team->result, result);
@@ -186,10 +201,14 @@ static void call_helpers(struct team *team, uint32_t most)
 	pthread_attr_destroy(&attributes);
 }
 
-static int fill_together(struct hp_thread *t, struct hp_file_use use, uint32_t page, uint32_t end)
+static int fill_together(struct hp_thread *t, struct hp_file_use use, uint32_t page, uint32_t end, enum hp_fill what)
 {
-	struct team team = {
-		.view = t->pool, .use = use, .end = end, .piece = at_least_a_page(t->pool, TEAM_PIECE), .next = page};
+	struct team team = {.view = t->pool,
+	                    .use = use,
+	                    .end = end,
+	                    .what = what,
+	                    .piece = at_least_a_page(t->pool, TEAM_PIECE),
+	                    .next = page};
 	uint32_t working;
 
 	call_helpers(&team, (uint32_t)hp_min(hp_min(hp_cpu_count(), TEAM_MAX), (end - page) / team.piece) - 1);
@@ -202,15 +221,15 @@ static int fill_together(struct hp_thread *t, struct hp_file_use use, uint32_t p
 /* ---- ranges ----------------------------------------------------------------------------------------------------- */
 
 /* Fills a range in parts, as long as its promise holds. *page: where to go on. */
-static int fill_promised(struct hp_thread *t, struct hp_file_use use, uint32_t *page, uint32_t end)
+static int fill_promised(struct hp_thread *t, struct hp_file_use use, uint32_t *page, uint32_t end, enum hp_fill what)
 {
-	int result = fill_part(t, use, page, end);
+	int result = fill_part(t, use, page, end, what);
 
 	/* What a part did not get to has to be zeroed. */
 	if (!result && end - *page >= 2 * at_least_a_page(t->pool, TEAM_PIECE))
-		return fill_together(t, use, *page, end);
+		return fill_together(t, use, *page, end, what);
 	while (!result && *page < end)
-		result = fill_part(t, use, page, end);
+		result = fill_part(t, use, page, end, what);
 	return result;
 }
 
@@ -226,7 +245,8 @@ static int promise(struct hp_thread *t, struct hp_file_use use, uint32_t page, u
 	return result;
 }
 
-int hp_file_fill(struct hp_thread *t, struct hp_file_use use, uint32_t first, uint32_t pages, hp_error *error)
+int hp_file_fill(struct hp_thread *t, struct hp_file_use use, uint32_t first, uint32_t pages, enum hp_fill what,
+                 hp_error *error)
 {
 	uint32_t page = first, end = first + pages;
 	int result;
@@ -235,7 +255,7 @@ int hp_file_fill(struct hp_thread *t, struct hp_file_use use, uint32_t first, ui
 		result = promise(t, use, page, end, error);
 		if (result)
 			return result;
-		result = fill_promised(t, use, &page, end);
+		result = fill_promised(t, use, &page, end, what);
 	} while (result == -EAGAIN);
 	if (result == -EINVAL)
 		return hp_fail(error, result, HP_LIMIT_NONE, "the file has been cut meanwhile, to %lu bytes",
@@ -275,7 +295,7 @@ int hp_file_allocate(hp_file file, uint64_t offset, uint64_t length, hp_error *e
 		return result;
 	result = hp_file_range(t->pool, use.record, offset, length, &first, &pages, error);
 	if (!result)
-		result = hp_file_fill(t, use, first, pages, error);
+		result = hp_file_fill(t, use, first, pages, HP_FILL_MEMORY, error);
 	hp_file_put(t, use.number);
 	return result;
 }

@@ -276,6 +276,16 @@ int hp_index_divide(struct hp_index index, uint64_t pgoff, const struct hp_locke
 	return 0;
 }
 
+void hp_index_replace(struct hp_index index, uint32_t page, hp_frame_id frame)
+{
+	unsigned shift;
+	uint64_t entry;
+	_Atomic uint64_t *where = hp_index_walk(index, page, &shift, &entry);
+
+	HP_ASSERT(shift == 0 && (entry & HP_INDEX_TAG) == HP_INDEX_MEMORY);
+	atomic_store_explicit(where, memory_entry((hp_pfn)frame << HP_ORDER_FRAME), memory_order_release);
+}
+
 void hp_index_erase(struct hp_index index, uint64_t pgoff, uint64_t end)
 {
 	while ((pgoff = hp_index_next(index, pgoff, end)) < end) {

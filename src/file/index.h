@@ -58,6 +58,8 @@ int hp_index_store(struct hp_index index, uint64_t pgoff, hp_pfn pfn, unsigned o
 int hp_index_prepare(struct hp_index index, uint64_t pgoff, uint64_t end, unsigned order, const struct hp_locker *who);
 /* After this an entry begins at `pgoff`, which is aligned to a frame: a run that holds it is divided. -ENOMEM. */
 int hp_index_divide(struct hp_index index, uint64_t pgoff, const struct hp_locker *who);
+/* Other memory for a page, whose entry is of a frame. Under the file lock for writing; a reader finds one or the other. */
+void hp_index_replace(struct hp_index index, uint32_t page, hp_frame_id frame);
 /* Takes the entries of [pgoff, end) out, which begin and end there. Nodes stay. */
 void hp_index_erase(struct hp_index index, uint64_t pgoff, uint64_t end);
 /* Removes nodes that are empty and lie in [pgoff, end) as a whole; some stay while readers do not go on. */

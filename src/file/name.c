@@ -46,8 +46,11 @@ static int check_options(const hp_file_options *options, const char *name, hp_er
 	if (options->struct_size < sizeof(*options))
 		return hp_fail(error, -EINVAL, HP_LIMIT_NONE,
 		               "hp_file_options.struct_size is %u; use HP_FILE_OPTIONS_INIT", options->struct_size);
-	if (options->flags & ~(HP_FILE_CREATE | HP_FILE_EXCLUSIVE))
+	if (options->flags & ~(HP_FILE_CREATE | HP_FILE_EXCLUSIVE | HP_FILE_FALLBACK | HP_FILE_MOVABLE))
 		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "hp_file_open: unknown flags 0x%x", options->flags);
+	if (options->reserved)
+		return hp_fail(error, -EINVAL, HP_LIMIT_NONE,
+		               "hp_file_options.reserved is not 0; use HP_FILE_OPTIONS_INIT");
 	if (!name && !(options->flags & HP_FILE_CREATE))
 		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "a file without a name can only be made: HP_FILE_CREATE");
 	return name ? check_name(name, error) : 0;
@@ -61,7 +64,7 @@ static int make(struct hp_thread *t, const hp_file_options *options, uint32_t *n
 
 	if (result)
 		return hp_fail(error, result, HP_LIMIT_NONE, "the tenant is closed, or is another pool's");
-	result = hp_file_make(t, options->size, tenant, number, error);
+	result = hp_file_make(t, options, tenant, number, error);
 	if (result)
 		hp_tenant_leave(t->pool, tenant);
 	return result;

@@ -8,20 +8,20 @@
 
 #include <errno.h>
 
-/* Zeroes bytes of one frame, or more, where they are. What is absent is zero. */
-static int zero_bytes(struct hp_thread *t, struct hp_file_use use, uint64_t offset, uint64_t end)
+/* Zeroes bytes of one page, or more, where they are. What is absent is zero. */
+static int zero_bytes(struct hp_thread *t, struct hp_file_use use, uint64_t offset, uint64_t end, bool keep)
 {
 	int result = 0;
 
 	while (offset < end && !result) {
-		uint64_t length = hp_min(hp_min(end - offset, HP_COPY_PIECE), HP_FRAME_SIZE - offset % HP_FRAME_SIZE);
+		uint64_t length = hp_min(end - offset, HP_FRAME_SIZE - offset % HP_FRAME_SIZE);
 		uint64_t there = hp_bytes(
 			hp_file_next_present(t, use, (uint32_t)hp_frames(offset), (uint32_t)hp_frames_up(end)));
 
 		if (there > offset)
 			length = hp_min(there, end) - offset;
 		else
-			result = hp_file_clear(t, use, offset, length);
+			result = hp_file_clear(t, use, offset, length, keep);
 		offset += length;
 	}
 	return result == -ENXIO ? 0 : result; /* it has been cut meanwhile */
@@ -36,11 +36,11 @@ static int punch(struct hp_thread *t, struct hp_file_use use, uint64_t offset, u
 	int result;
 
 	if (flags & HP_PUNCH_KEEP || first >= last)
-		return zero_bytes(t, use, offset, end);
-	result = zero_bytes(t, use, offset, hp_bytes(first));
+		return zero_bytes(t, use, offset, end, flags & HP_PUNCH_KEEP);
+	result = zero_bytes(t, use, offset, hp_bytes(first), false);
 	if (!result)
 		result = hp_file_remove(t, use, (uint32_t)first, (uint32_t)last, uncovered);
-	return result ? result : zero_bytes(t, use, hp_bytes(last), end);
+	return result ? result : zero_bytes(t, use, hp_bytes(last), end, false);
 }
 
 static int explain(int result, uint64_t uncovered, hp_error *error)

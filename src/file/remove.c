@@ -3,6 +3,7 @@
 
 #include "file/lock.h"
 #include "file/reserve.h"
+#include "pool/base.h"
 #include "pool/extent.h"
 #include "pool/hole.h"
 
@@ -34,6 +35,8 @@ static void recycle_run(struct hp_thread *t, struct hp_file_record *file, uint32
 	hp_index_erase(hp_file_index(t->pool, file), hp_pgoff(page), hp_pgoff(page + run));
 	atomic_fetch_sub_explicit(&file->present, run - holes, memory_order_relaxed);
 	atomic_fetch_sub_explicit(&file->holes, holes, memory_order_relaxed);
+	if (hp_is_base(t->pool, frame))
+		atomic_fetch_sub_explicit(&file->base, run, memory_order_relaxed);
 	hp_reserve_forget(t, file, page, run);
 	hp_frames_abandon(t, frame, run, file->tenant);
 }

@@ -4,6 +4,7 @@
  * is one bit, and what was committed and not marked is missing from the free frames until the pool's next recovery.
  */
 #include "file/lock.h"
+#include "file/moving.h"
 #include "file/reserve.h"
 
 /* The number of the file that has this lock in its record. */
@@ -16,12 +17,15 @@ static struct hp_file_use file_of(const struct hp_pool_view *view, const void *l
 
 /*
  * The dead writer may have been waiting for readers. What it was in the middle of taking away is in its intents, and is
- * taken away again before the file grows.
+ * taken away again before the file grows; so are the frames of a page that it was moving, whose mappings died with it.
  */
 static void repair_file(const struct hp_locker *who, void *lock, hp_owner dead)
 {
+	struct hp_file_record *file = file_of(hp_thread_of(who)->pool, lock).record;
+
 	(void)dead;
-	hp_biased_revoke(&file_of(hp_thread_of(who)->pool, lock).record->lock, who);
+	hp_biased_revoke(&file->lock, who);
+	hp_file_end_stale_move(file);
 }
 
 static void repair_mappings(const struct hp_locker *who, void *lock, hp_owner dead)

@@ -2,6 +2,8 @@
 #include "file/reserve.h"
 
 #include "base/bitmap.h"
+#include "base/machine.h"
+#include "pool/base.h"
 #include "pool/extent.h"
 #include "pool/hole.h"
 #include "pool/tenant.h"
@@ -30,70 +32,105 @@ static struct hp_mutex *lock_of(struct hp_thread *t, struct hp_file_record *file
 	                                                         : &file->reserve_lock;
 }
 
+/* What is committed for a promise, and not yet spent on it. */
+struct purse {
+	uint64_t frames, base;
+};
+
 /*
- * Marks what is not promised yet, for which `*committed` frames are committed already; takes more if they are too few,
- * and leaves in it what is too much. -ENOMEM: nothing is marked, and so many are missing; -EDQUOT: the tenant's limit.
+ * Marks what is not promised yet, and pays for it out of the purse: places for base pages first, and frames, of which
+ * it takes more if they are too few. -ENOMEM: nothing is marked, and so many are missing; -EDQUOT: the tenant's limit.
  */
 static int promise_locked(struct hp_thread *t, struct hp_file_use use, uint32_t first, uint32_t pages,
-                          uint64_t *committed, uint64_t *missing)
+                          struct purse *purse, uint64_t *missing)
 {
 	struct maps maps = maps_of(t->pool, use.record);
-	uint64_t needed = pages - hp_bitmap_count(maps.promised, first, pages);
-	int result = hp_tenant_charge(t, use.record->tenant, needed, committed, missing);
+	uint64_t needed = pages - hp_bitmap_count(maps.promised, first, pages), base = hp_min(purse->base, needed);
+	int result = hp_tenant_charge(t, use.record->tenant, needed - base, base, &purse->frames, missing);
 
 	if (result)
 		*missing = result == -EDQUOT ? needed : *missing;
 	if (result || !needed)
 		return result;
+	purse->base -= base;
 	hp_intent_begin(t->intents, HP_INTENT_RESERVE, use.number, first, pages);
 	hp_bitmap_set(maps.promised, first, pages);
+	atomic_fetch_add(&use.record->base_promised, (uint32_t)base);
 	hp_intent_end(t->intents);
 	return 0;
 }
 
 /* A tenant's limit is reached: what dead processes and homeless holes have of it is given back. */
-static void take_back(struct hp_thread *t, const sigset_t *outside)
+static int take_back(struct hp_thread *t)
 {
-	sigset_t blocked;
-
-	pthread_sigmask(SIG_SETMASK, outside, &blocked);
 	hp_pool_reap(t);
 	hp_holes_settle(t);
-	hp_signals_restore(&blocked);
+	return 0;
+}
+
+/* Places for base pages in the place of frames that are missing, but for those that there are. */
+static int fall_back(struct hp_thread *t, struct purse *purse, uint64_t missing, hp_error *error)
+{
+	uint64_t frames = hp_min(missing, atomic_load(&t->pool->shared->uncommitted));
+	int result;
+
+	while (frames && hp_commit(t->pool, frames)) /* others take them */
+		frames = hp_min(frames - 1, atomic_load(&t->pool->shared->uncommitted));
+	purse->frames += frames;
+	result = missing > frames ? hp_base_commit(t->pool, missing - frames, error) : 0;
+	if (!result)
+		purse->base += missing - frames;
+	return result;
+}
+
+/* So many more frames, or what the file may have instead. May wait, and may destroy other files. */
+static int get_more(struct hp_thread *t, const struct hp_file_record *file, struct purse *purse, uint64_t missing,
+                    int64_t deadline_ns, hp_error *error)
+{
+	int result = hp_pool_promise(t, missing, error);
+
+	while (result == -ENOMEM && deadline_ns && hp_pool_await_frames(t, deadline_ns))
+		result = hp_pool_promise(t, missing, error);
+	if (!result)
+		purse->frames += missing;
+	else if (file->flags & HP_FILE_FALLBACK)
+		result = fall_back(t, purse, missing, error);
+	return result;
 }
 
 int hp_reserve_promise(struct hp_thread *t, struct hp_file_use use, uint32_t first, uint32_t pages,
                        const sigset_t *outside, hp_error *error)
 {
-	uint64_t committed = 0, missing;
+	int64_t deadline = use.record->wait_ms ? hp_now_ns() + (int64_t)use.record->wait_ms * 1000000 : 0;
+	struct purse purse = {0, 0};
 	bool looked = false;
 	sigset_t blocked;
 	int result;
 
 	for (;;) {
+		uint64_t missing;
+
 		hp_mutex_lock(lock_of(t, use.record), &t->locker, HP_CLASS_RESERVE);
-		result = promise_locked(t, use, first, pages, &committed, &missing);
+		result = promise_locked(t, use, first, pages, &purse, &missing);
 		hp_mutex_unlock(lock_of(t, use.record), &t->locker);
-		if (result == -EDQUOT && !looked) {
-			looked = true;
-			take_back(t, outside);
-			continue;
-		}
-		if (result == -EDQUOT)
-			hp_tenant_explain(t->pool, use.record->tenant, missing, error);
-		if (result != -ENOMEM)
+		if (!result)
 			break;
-		/* The slow way may wait, and may destroy other files, so it runs without the lock. What it gets is
-		 * kept. */
+		if (result == -EDQUOT && looked) {
+			hp_tenant_explain(t->pool, use.record->tenant, missing, error);
+			break;
+		}
+		looked |= result == -EDQUOT;
+		/* The slow way runs without the lock. What it gets is kept. */
 		pthread_sigmask(SIG_SETMASK, outside, &blocked);
-		result = hp_pool_promise(t, missing, error);
+		result = result == -EDQUOT ? take_back(t) : get_more(t, use.record, &purse, missing, deadline, error);
 		hp_signals_restore(&blocked);
 		if (result)
 			break;
-		committed += missing;
 	}
-	if (committed)
-		hp_pool_unpromise(t->pool, committed);
+	if (purse.frames)
+		hp_pool_unpromise(t->pool, purse.frames);
+	if (purse.base)
+		hp_base_uncommit(t->pool, purse.base);
 	return result;
 }
 
@@ -122,6 +159,22 @@ uint32_t hp_reserve_take(struct hp_thread *t, struct hp_file_record *file, uint3
 	return got;
 }
 
+uint32_t hp_reserve_take_base(struct hp_file_record *file, uint32_t tokens)
+{
+	uint32_t have = atomic_load_explicit(&file->base_promised, memory_order_relaxed), taken;
+
+	do
+		taken = have < tokens ? have : tokens;
+	while (taken && !atomic_compare_exchange_weak(&file->base_promised, &have, have - taken));
+	return taken;
+}
+
+void hp_reserve_untake_base(struct hp_file_record *file, uint32_t places)
+{
+	if (places)
+		atomic_fetch_add(&file->base_promised, places);
+}
+
 void hp_reserve_untake(struct hp_thread *t, struct hp_file_record *file, uint32_t first, uint32_t pages)
 {
 	struct maps maps = maps_of(t->pool, file);
@@ -148,7 +201,7 @@ uint64_t hp_reserve_count(const struct hp_pool_view *view, const struct hp_file_
 void hp_reserve_drop(struct hp_thread *t, struct hp_file_record *file, uint32_t first, uint32_t pages)
 {
 	struct maps maps = maps_of(t->pool, file);
-	uint64_t dropped = 0, end = hp_min((uint64_t)first + pages, atomic_load(&file->reach));
+	uint64_t dropped = 0, base, end = hp_min((uint64_t)first + pages, atomic_load(&file->reach));
 
 	if (first >= end)
 		return;
@@ -160,9 +213,12 @@ void hp_reserve_drop(struct hp_thread *t, struct hp_file_record *file, uint32_t 
 		dropped += (uint64_t)__builtin_popcountll(maps.promised[word] & ~taken & inside);
 		maps.promised[word] &= taken | ~inside;
 	}
+	base = hp_reserve_take_base(file, (uint32_t)dropped);
 	hp_mutex_unlock(lock_of(t, file), &t->locker);
-	if (dropped)
-		hp_tenant_uncharge(t, file->tenant, dropped);
+	if (base)
+		hp_tenant_uncharge_base(t, file->tenant, base);
+	if (dropped > base)
+		hp_tenant_uncharge(t, file->tenant, dropped - base);
 }
 
 void hp_reserve_forget(struct hp_thread *t, struct hp_file_record *file, uint32_t first, uint32_t pages)

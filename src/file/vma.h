@@ -16,9 +16,9 @@ struct hp_vma_record {
 	uint32_t first, pages;   /* of the file */
 	uint32_t next, previous; /* in the file's list; under the file's vma_lock */
 	uint32_t prot, flags;
-	uint64_t address; /* in its process */
-	uint32_t listed;  /* in the file's list, or about to be; under the file's vma_lock */
-	uint32_t reach;   /* pages that it may have mapped: no fewer than the file has of them; under vma_lock */
+	_Atomic uint64_t address; /* in its process */
+	uint32_t listed;          /* in the file's list, or about to be; under the file's vma_lock */
+	uint32_t reach; /* pages that it may have mapped: no fewer than the file has of them; under vma_lock */
 	struct hp_rwsem lock __attribute__((aligned(HP_CACHE_LINE))); /* with file_lock=vma: file/lock.h */
 };
 

@@ -82,6 +82,13 @@ static int inject_segment_renew(struct hp_os *os, hp_segment segment, uint64_t o
 	return error ? error : inner_of(os)->ops->segment_renew(inner_of(os), segment, offset, length);
 }
 
+static int inject_backed(struct hp_os *os, hp_segment segment, uint64_t offset, uint64_t length, unsigned char *pages)
+{
+	int error = check(os, HP_CALL_BACKED);
+
+	return error ? error : inner_of(os)->ops->backed(inner_of(os), segment, offset, length, pages);
+}
+
 static int inject_reserve(struct hp_os *os, uint64_t length, uint64_t align, uint64_t skew, void **address)
 {
 	int error = check(os, HP_CALL_RESERVE);
@@ -186,6 +193,21 @@ static void inject_zero(struct hp_os *os, void *address, uint64_t length)
 	inner_of(os)->ops->zero(inner_of(os), address, length);
 }
 
+static int inject_gather(struct hp_os *os, void *to, const void *mapped, hp_segment segment, uint64_t offset,
+                         uint64_t length)
+{
+	int error = check(os, HP_CALL_GATHER);
+
+	return error ? error : inner_of(os)->ops->gather(inner_of(os), to, mapped, segment, offset, length);
+}
+
+static int inject_scatter(struct hp_os *os, hp_segment segment, uint64_t offset, const void *from, uint64_t length)
+{
+	int error = check(os, HP_CALL_SCATTER);
+
+	return error ? error : inner_of(os)->ops->scatter(inner_of(os), segment, offset, from, length);
+}
+
 static void inject_load(struct hp_os *os, const void *address, void *to, uint64_t length)
 {
 	inner_of(os)->ops->load(inner_of(os), address, to, length);
@@ -224,6 +246,7 @@ static const struct hp_os_ops inject_ops = {
 	.segment_destroy = inject_segment_destroy,
 	.segment_punch = inject_segment_punch,
 	.segment_renew = inject_segment_renew,
+	.backed = inject_backed,
 	.reserve = inject_reserve,
 	.reserve_at = inject_reserve_at,
 	.vacate = inject_vacate,
@@ -239,6 +262,8 @@ static const struct hp_os_ops inject_ops = {
 	.touch = inject_touch,
 	.collapse = inject_collapse,
 	.zero = inject_zero,
+	.gather = inject_gather,
+	.scatter = inject_scatter,
 	.load = inject_load,
 	.store = inject_store,
 	.max_map_count = inject_max_map_count,
@@ -254,6 +279,7 @@ static const char *const call_names[HP_CALL_COUNT] = {
 	[HP_CALL_SEGMENT_DESTROY] = "segment_destroy",
 	[HP_CALL_SEGMENT_PUNCH] = "segment_punch",
 	[HP_CALL_SEGMENT_RENEW] = "segment_renew",
+	[HP_CALL_BACKED] = "backed",
 	[HP_CALL_RESERVE] = "reserve",
 	[HP_CALL_RESERVE_AT] = "reserve_at",
 	[HP_CALL_VACATE] = "vacate",
@@ -268,6 +294,8 @@ static const char *const call_names[HP_CALL_COUNT] = {
 	[HP_CALL_POPULATE] = "populate",
 	[HP_CALL_TOUCH] = "touch",
 	[HP_CALL_COLLAPSE] = "collapse",
+	[HP_CALL_GATHER] = "gather",
+	[HP_CALL_SCATTER] = "scatter",
 };
 
 const char *hp_os_call_name(enum hp_os_call call)

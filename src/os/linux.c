@@ -44,6 +44,14 @@ static int to_prot(unsigned prot)
 	return (prot & HP_PROT_READ ? PROT_READ : 0) | (prot & HP_PROT_WRITE ? PROT_WRITE : 0);
 }
 
+/* ftruncate or pwrite beyond RLIMIT_FSIZE is SIGXFSZ, which ends a program. */
+static bool is_allowed_size(uint64_t size)
+{
+	struct rlimit limit;
+
+	return getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY || size <= limit.rlim_cur;
+}
+
 /* -- fault path ------------------------------------------------------------------------------------------------- */
 
 static int linux_map(struct hp_os *os, void *address, uint64_t length, unsigned prot, hp_segment segment,
@@ -93,6 +101,115 @@ static void linux_zero(struct hp_os *os, void *address, uint64_t length)
 	hp_zero_stream(address, length);
 }
 
+/* Waits for whoever is changing the pages; what is swapped out is read back, what is absent is zeroes. */
+static int read_segment(hp_segment segment, uint64_t offset, char *to, uint64_t length)
+{
+	int saved_errno = errno;
+
+	while (length) {
+		ssize_t got = pread(segment, to, length, (off_t)offset);
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got <= 0)
+			return got ? result_of(-1, saved_errno) : -EIO;
+		offset += (uint64_t)got;
+		to += got;
+		length -= (uint64_t)got;
+	}
+	errno = saved_errno;
+	return 0;
+}
+
+/*
+ * Through the mapping what is in memory for certain, which costs no system call and passes the caches; the rest, which
+ * may be absent, swapped out or on its way, by reading.
+ */
+static int gather_mapped(char *to, const char *mapped, hp_segment segment, uint64_t offset, unsigned pages)
+{
+	unsigned char there[HP_FRAME_SIZE / HP_BASE_PAGE_SIZE];
+	int saved_errno = errno, result = 0;
+	bool known = mincore((void *)(uintptr_t)mapped, pages * HP_BASE_PAGE_SIZE, there) == 0;
+
+	errno = saved_errno;
+	for (unsigned i = 0, run; !result && i < pages; i += run) {
+		bool in_memory = known && there[i] & 1;
+		uint64_t at = i * HP_BASE_PAGE_SIZE;
+
+		for (run = 1; i + run < pages && (known && there[i + run] & 1) == in_memory; run++)
+			;
+		if (in_memory)
+			hp_copy_stream(to + at, mapped + at, run * HP_BASE_PAGE_SIZE);
+		else
+			result = read_segment(segment, offset + at, to + at, run * HP_BASE_PAGE_SIZE);
+	}
+	return result;
+}
+
+static int linux_gather(struct hp_os *os, void *to, const void *mapped, hp_segment segment, uint64_t offset,
+                        uint64_t length)
+{
+	int result = 0;
+
+	if (!mapped)
+		return read_segment(segment, offset, to, length);
+	for (uint64_t done = 0, part; !result && done < length; done += part) {
+		part = hp_min(length - done, HP_FRAME_SIZE);
+		result = gather_mapped((char *)to + done, (const char *)mapped + done, segment, offset + done,
+		                       (unsigned)(part / HP_BASE_PAGE_SIZE));
+	}
+	return result;
+}
+
+static bool is_zero_page(const char *page)
+{
+	const uint64_t *word = (const void *)page;
+	uint64_t any = 0;
+
+	for (unsigned i = 0; i < HP_BASE_PAGE_SIZE / sizeof(*word); i++)
+		any |= word[i];
+	return any == 0;
+}
+
+/* Writing, and not storing through a mapping: the pages are in no page table when they are given back. */
+static int write_segment(hp_segment segment, uint64_t offset, const char *from, uint64_t length)
+{
+	int saved_errno = errno;
+
+	if (!is_allowed_size(offset + length)) /* the program may have lowered it since the segment was made */
+		return -EFBIG;
+	while (length) {
+		ssize_t put = pwrite(segment, from, length, (off_t)offset);
+
+		if (put < 0 && errno == EINTR)
+			continue;
+		if (put <= 0)
+			return put ? result_of(-1, saved_errno) : -EIO;
+		offset += (uint64_t)put;
+		from += put;
+		length -= (uint64_t)put;
+	}
+	errno = saved_errno;
+	return 0;
+}
+
+static int linux_scatter(struct hp_os *os, hp_segment segment, uint64_t offset, const void *from, uint64_t length)
+{
+	const char *source = from;
+	int result = 0;
+
+	for (uint64_t at = 0, run; !result && at < length; at += run) {
+		bool zero = is_zero_page(source + at);
+
+		for (run = HP_BASE_PAGE_SIZE; at + run < length && is_zero_page(source + at + run) == zero;
+		     run += HP_BASE_PAGE_SIZE)
+			;
+		if (!zero)
+			result = write_segment(segment, offset + at, source + at, run);
+	}
+	return result;
+}
+
 static void linux_load(struct hp_os *os, const void *address, void *to, uint64_t length)
 {
 	memcpy(to, address, length);
@@ -128,14 +245,6 @@ static int linux_touch(struct hp_os *os, void *address, uint64_t length)
 static int linux_collapse(struct hp_os *os, void *address, uint64_t length)
 {
 	return advise(address, length, MADV_COLLAPSE);
-}
-
-/* ftruncate beyond RLIMIT_FSIZE is SIGXFSZ, which ends a program. */
-static bool is_allowed_size(uint64_t size)
-{
-	struct rlimit limit;
-
-	return getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY || size <= limit.rlim_cur;
 }
 
 /*
@@ -212,6 +321,22 @@ static int linux_segment_renew(struct hp_os *os, hp_segment segment, uint64_t of
 	void *mapped = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, segment, (off_t)offset);
 
 	return result_of(mapped == MAP_FAILED ? -1 : munmap(mapped, length), saved_errno);
+}
+
+/* A look at the page cache through a mapping of the moment, which has no page tables. */
+static int linux_backed(struct hp_os *os, hp_segment segment, uint64_t offset, uint64_t length, unsigned char *pages)
+{
+	int saved_errno = errno, result;
+	void *mapped = mmap(NULL, length, PROT_READ, MAP_SHARED, segment, (off_t)offset);
+
+	if (mapped == MAP_FAILED)
+		return result_of(-1, saved_errno);
+	result = result_of(mincore(mapped, length, pages), saved_errno);
+	munmap(mapped, length);
+	for (uint64_t i = 0; !result && i < length / HP_BASE_PAGE_SIZE; i++)
+		pages[i] &= 1;
+	errno = saved_errno;
+	return result;
 }
 
 static int linux_control_create(struct hp_os *os, uint64_t size, void **address, hp_segment *handle)
@@ -368,6 +493,7 @@ static const struct hp_os_ops linux_ops = {
 	.segment_destroy = linux_segment_destroy,
 	.segment_punch = linux_segment_punch,
 	.segment_renew = linux_segment_renew,
+	.backed = linux_backed,
 	.reserve = linux_reserve,
 	.reserve_at = linux_reserve_at,
 	.vacate = linux_vacate,
@@ -383,6 +509,8 @@ static const struct hp_os_ops linux_ops = {
 	.touch = linux_touch,
 	.collapse = linux_collapse,
 	.zero = linux_zero,
+	.gather = linux_gather,
+	.scatter = linux_scatter,
 	.load = linux_load,
 	.store = linux_store,
 	.max_map_count = linux_max_map_count,

@@ -50,15 +50,27 @@ struct hp_os_ops {
 
 	/* -- segments: memory without an address ------------------------------------------------------------- */
 
-	/* A sparse segment of `size` bytes. backing is not AUTO. -ENOTSUP: this kind does not exist here;
-	 * -EFBIG: RLIMIT_FSIZE. */
+	/*
+	 * A sparse segment of `size` bytes. backing is not AUTO. -ENOTSUP: this kind does not exist here;
+	 * -EFBIG: RLIMIT_FSIZE.
+	 *
+	 * A touch of HP_BACKING_BASE brings a base page. Where shmem_enabled is `always`, `within_size` or `force` it
+	 * brings a whole huge page, which costs memory and is right in all else: a punch of base pages splits it, and
+	 * `backed` knows. MADV_NOHUGEPAGE would keep a mapping from that, but makes its collapse -EINVAL; lifting it
+	 * for a frame splits the mapping, and every map would take a third longer.
+	 */
 	int (*segment_create)(struct hp_os *os, hp_backing backing, uint64_t size, hp_segment *segment);
 	int (*segment_destroy)(struct hp_os *os, hp_segment segment);
-	/* Gives the memory of a range back; later touches find zeroes. */
+	/* Gives the memory of a range back; later touches find zeroes. Of HP_BACKING_BASE, any base pages. */
 	int (*segment_punch)(struct hp_os *os, hp_segment segment, uint64_t offset, uint64_t length);
 	/* Reserves the memory of a range again that was punched: a touch of it is then no SIGBUS. -ENOMEM: the kernel's
 	 * pool has none to promise; nothing is reserved then. Only hugetlb promises: other kinds answer 0. */
 	int (*segment_renew)(struct hp_os *os, hp_segment segment, uint64_t offset, uint64_t length);
+	/*
+	 * Which base pages of a range of a segment of shared memory (not hugetlb) are in memory: a byte for each, 0 or 1.
+	 * None gets memory by asking. Any base pages. Good for an estimate: a 0 may also be swapped out, or on its way.
+	 */
+	int (*backed)(struct hp_os *os, hp_segment segment, uint64_t offset, uint64_t length, unsigned char *pages);
 
 	/* -- addresses --------------------------------------------------------------------------------------- */
 
@@ -111,13 +123,32 @@ struct hp_os_ops {
 	/* Enters the pages of a readable mapping into the page table, as reading a byte of each would: for page tables
 	 * to be shared again. Fails as populate does. */
 	int (*touch)(struct hp_os *os, void *address, uint64_t length);
-	/* Makes touched shared memory huge. -EINVAL, -ENOMEM, -EAGAIN: it stays in base pages. */
+	/*
+	 * Makes touched shared memory huge. After an error, frames that it did not get to or could not make huge stay
+	 * in base pages, with what they hold. -EINVAL: the kernel or its settings do not do it here, and hardly will
+	 * the next time; -ENOMEM: no huge page can be had, or a part of the range is not mapped; -EBUSY: a control
+	 * group's limit, or too many absent pages for this kernel; -EAGAIN: a page was in use, by I/O or another
+	 * process, and it may go well the next time.
+	 */
 	int (*collapse)(struct hp_os *os, void *address, uint64_t length);
-	/* [signal] Writes zeroes, past the caches. */
+	/* [signal] Writes zeroes, past the caches. Base pages. */
 	void (*zero)(struct hp_os *os, void *address, uint64_t length);
 	/* Copy bytes of mapped memory, of any length, to and from memory of the caller's. */
 	void (*load)(struct hp_os *os, const void *address, void *to, uint64_t length);
 	void (*store)(struct hp_os *os, void *address, const void *from, uint64_t length);
+
+	/*
+	 * Copies base pages of a segment of shared memory to `to`. What has no memory is zeroes there, and gets none by
+	 * it. `mapped` is where the range is mapped and readable, most of it in the page table, or NULL: it is faster
+	 * from there. -EIO, -ENOMEM: not all could be read.
+	 */
+	int (*gather)(struct hp_os *os, void *to, const void *mapped, hp_segment segment, uint64_t offset,
+	              uint64_t length);
+	/*
+	 * The other way: writes base pages to a range of a segment of shared memory that has none there, without those
+	 * that are all zero. -ENOMEM, -ENOSPC, -EIO: not all could be written; -EFBIG: RLIMIT_FSIZE.
+	 */
+	int (*scatter)(struct hp_os *os, hp_segment segment, uint64_t offset, const void *from, uint64_t length);
 
 	/* -- limits ------------------------------------------------------------------------------------------ */
 
@@ -144,6 +175,9 @@ struct hp_os *hp_os_linux(void);
 /* Streaming stores by the best method of this processor. 64-byte aligned, a multiple of 64. Signal safe. */
 void hp_zero_stream(void *address, size_t length);
 
+/* The same for a copy of memory that does not overlap. */
+void hp_copy_stream(void *to, const void *from, size_t length);
+
 /* The methods, for tests and the bench; those this processor lacks are skipped. Ends with a NULL name. */
 struct hp_zero_method {
 	const char *name;
@@ -152,5 +186,13 @@ struct hp_zero_method {
 };
 extern const struct hp_zero_method hp_zero_methods[];
 const struct hp_zero_method *hp_zero_method_best(void);
+
+struct hp_copy_method {
+	const char *name;
+	void (*copy)(void *to, const void *from, size_t length);
+	bool (*usable)(void);
+};
+extern const struct hp_copy_method hp_copy_methods[];
+const struct hp_copy_method *hp_copy_method_best(void);
 
 #endif

@@ -14,7 +14,7 @@
  * Lock order:
  *     sim->changes                records and segments change
  *         sim->gates[]            held for reading by a touch while it uses a record
- *             sim->budget.lock    frames become present and absent
+ *             sim->budget.lock    pages become present and absent
  *
  * A change of records ends by passing the gates of its places, as the kernel ends one by flushing TLBs: when map, unmap
  * or move returns, no touch uses the old record any more.
@@ -35,7 +35,6 @@
 #define RECORD_PRIVATE (UINT64_C(1) << 54)
 #define RECORD_COPIED (UINT64_C(1) << 55) /* its contents are not the segment's any more */
 
-#define PAGES_PER_FRAME (HP_FRAME_SIZE / HP_BASE_PAGE_SIZE)
 #define ADDRESS_BYTES_DEFAULT (UINT64_C(8) << 40)
 #define ADDRESS_BYTES_MAX (UINT64_C(1) << 47)
 #define MAP_COUNT_DEFAULT 65530
@@ -113,12 +112,12 @@ static struct segment *segment_find_locked(struct sim *sim, hp_segment index)
 	return &sim->segments[index];
 }
 
-static bool segment_has(const struct segment *segment, uint64_t offset, uint64_t length)
+/* Offset and length are multiples of the grain. */
+static bool segment_has(const struct segment *segment, uint64_t offset, uint64_t length, uint64_t grain)
 {
 	uint64_t size = segment->memory.frames * HP_FRAME_SIZE;
 
-	return length && length <= size && offset <= size - length && offset % HP_FRAME_SIZE == 0 &&
-	       length % HP_FRAME_SIZE == 0;
+	return length && length <= size && offset <= size - length && offset % grain == 0 && length % grain == 0;
 }
 
 static int segment_create_locked(struct sim *sim, hp_backing backing, uint64_t frames, hp_segment *index)
@@ -179,10 +178,10 @@ static int sim_segment_punch(struct hp_os *os, hp_segment index, uint64_t offset
 	struct segment *segment = segment_find_locked(sim, index);
 	if (!segment)
 		error = -EBADF;
-	else if (!segment_has(segment, offset, length))
+	else if (!segment_has(segment, offset, length, segment->memory.unit * HP_BASE_PAGE_SIZE))
 		error = -EINVAL;
 	else
-		sim_frames_punch(&segment->memory, &sim->budget, offset / HP_FRAME_SIZE, length / HP_FRAME_SIZE);
+		sim_pages_punch(&segment->memory, &sim->budget, offset / HP_BASE_PAGE_SIZE, length / HP_BASE_PAGE_SIZE);
 	pthread_mutex_unlock(&sim->changes);
 	return error;
 }
@@ -196,11 +195,29 @@ static int sim_segment_renew(struct hp_os *os, hp_segment index, uint64_t offset
 	struct segment *segment = segment_find_locked(sim, index);
 	if (!segment)
 		error = -EBADF;
-	else if (!segment_has(segment, offset, length))
+	else if (!segment_has(segment, offset, length, HP_FRAME_SIZE))
 		error = -EINVAL;
 	else if (segment->memory.backing == HP_BACKING_HUGETLB)
-		error = sim_frames_reserve(&segment->memory, &sim->budget, offset / HP_FRAME_SIZE,
-		                           length / HP_FRAME_SIZE);
+		error = sim_pages_reserve(&segment->memory, &sim->budget, offset / HP_BASE_PAGE_SIZE,
+		                          length / HP_BASE_PAGE_SIZE);
+	pthread_mutex_unlock(&sim->changes);
+	return error;
+}
+
+static int sim_backed(struct hp_os *os, hp_segment index, uint64_t offset, uint64_t length, unsigned char *pages)
+{
+	struct sim *sim = sim_of(os);
+	int error = 0;
+
+	pthread_mutex_lock(&sim->changes);
+	const struct segment *segment = segment_find_locked(sim, index);
+	if (!segment)
+		error = -EBADF;
+	else if (!segment_has(segment, offset, length, HP_BASE_PAGE_SIZE) ||
+	         segment->memory.backing == HP_BACKING_HUGETLB)
+		error = -EINVAL;
+	for (uint64_t i = 0; !error && i < length / HP_BASE_PAGE_SIZE; i++)
+		pages[i] = sim_page_is_present(&segment->memory, offset / HP_BASE_PAGE_SIZE + i);
 	pthread_mutex_unlock(&sim->changes);
 	return error;
 }
@@ -273,7 +290,7 @@ static void release_closing_locked(struct sim *sim)
 static void drop_copy_locked(struct sim *sim, uint64_t place)
 {
 	wait_for_touches(sim, (struct range){place, 1});
-	sim_frames_punch(&sim->copies, &sim->copies_budget, place, 1);
+	sim_pages_punch(&sim->copies, &sim->copies_budget, place * PAGES_PER_FRAME, PAGES_PER_FRAME);
 }
 
 static void record_replace_locked(struct sim *sim, uint64_t place, uint64_t record)
@@ -413,12 +430,13 @@ static int map_locked(struct sim *sim, struct range range, unsigned prot, hp_seg
 
 	if (!segment)
 		return -EBADF;
-	if (!segment_has(segment, offset, range.count * HP_FRAME_SIZE))
+	if (!segment_has(segment, offset, range.count * HP_FRAME_SIZE, HP_FRAME_SIZE))
 		return -EINVAL;
 	if (!(flags & HP_OS_MAP_REPLACE) && !is_unmapped_locked(sim, range))
 		return -EEXIST;
 	if (flags & HP_OS_MAP_PRIVATE) {
-		if (!sim->copies.frames && sim_segment_init(&sim->copies, HP_BACKING_BASE, sim->places))
+		/* A backing that comes by the frame, as copies do. */
+		if (!sim->copies.frames && sim_segment_init(&sim->copies, HP_BACKING_THP, sim->places))
 			return -ENOMEM;
 		record |= RECORD_PRIVATE;
 	}
@@ -574,7 +592,6 @@ static int sim_protect(struct hp_os *os, void *address, uint64_t length, unsigne
 	return error;
 }
 
-/* There are no children. */
 /* There is no fork in here, and so no private memory that is not a segment's. */
 static int sim_anonymous(struct hp_os *os, void *address, uint64_t length, unsigned prot, hp_backing backing)
 {
@@ -720,7 +737,7 @@ static int populate(struct hp_os *os, void *address, uint64_t length, unsigned p
 
 		if (error)
 			return error == -EACCES ? -EINVAL : error == -ENXIO ? -EFAULT : -ENOMEM;
-		error = sim_frame_populate(touch.memory, touch.budget, touch.frame);
+		error = sim_pages_populate(touch.memory, touch.budget, touch.frame * PAGES_PER_FRAME, PAGES_PER_FRAME);
 		touch_end(&touch);
 		if (error)
 			return error;
@@ -758,14 +775,21 @@ static int sim_collapse(struct hp_os *os, void *address, uint64_t length)
 	return 0;
 }
 
-static int zero_frame(struct sim *sim, const void *address)
+/* From an address to the end of its frame, but no more than `left`. */
+static uint64_t part_of_frame(const void *address, uint64_t left)
+{
+	return hp_min(left, HP_FRAME_SIZE - (uintptr_t)address % HP_FRAME_SIZE);
+}
+
+/* Base pages of one frame. */
+static int zero_part(struct sim *sim, const void *address, uint64_t length)
 {
 	struct touch touch;
 	int error = touch_begin_copied(sim, address, HP_PROT_WRITE, &touch);
 
 	if (error)
 		return error;
-	error = sim_frame_zero(touch.memory, touch.budget, touch.frame);
+	error = sim_pages_zero(touch.memory, touch.budget, touch_page(&touch, address), length / HP_BASE_PAGE_SIZE);
 	touch_end(&touch);
 	return error;
 }
@@ -781,8 +805,78 @@ static void must_not_trap(const char *what, const void *address, int error)
 
 static void sim_zero(struct hp_os *os, void *address, uint64_t length)
 {
-	for (uint64_t done = 0; done < length; done += HP_FRAME_SIZE)
-		must_not_trap("zero", (char *)address + done, zero_frame(sim_of(os), (char *)address + done));
+	for (uint64_t done = 0, part; done < length; done += part) {
+		char *at = (char *)address + done;
+
+		part = part_of_frame(at, length - done);
+		must_not_trap("zero", at, zero_part(sim_of(os), at, part));
+	}
+}
+
+/* The tag of a page of a segment, 0 where it has no memory, which it does not get. */
+static int peek(struct sim *sim, hp_segment index, uint64_t page, uint64_t *tag)
+{
+	int error = 0;
+
+	pthread_mutex_lock(&sim->changes);
+	struct segment *segment = segment_find_locked(sim, index);
+	*tag = 0;
+	if (!segment)
+		error = -EBADF;
+	else if (!segment_has(segment, page * HP_BASE_PAGE_SIZE, HP_BASE_PAGE_SIZE, HP_BASE_PAGE_SIZE) ||
+	         segment->memory.backing == HP_BACKING_HUGETLB)
+		error = -EINVAL;
+	else if (sim_page_is_present(&segment->memory, page))
+		error = sim_page_load(&segment->memory, &sim->budget, page, tag);
+	pthread_mutex_unlock(&sim->changes);
+	return error;
+}
+
+static int sim_gather(struct hp_os *os, void *to, const void *mapped, hp_segment segment, uint64_t offset,
+                      uint64_t length)
+{
+	int error = 0;
+
+	for (uint64_t done = 0; done < length && !error; done += HP_BASE_PAGE_SIZE) {
+		const char *at = mapped ? (const char *)mapped + done : NULL;
+		uint64_t tag, found = 0;
+
+		error = peek(sim_of(os), segment, (offset + done) / HP_BASE_PAGE_SIZE, &tag);
+		/* By the record and not by the tag: others may change the page meanwhile. */
+		if (!error && at && (hp_sim_mapped_at(os, at, &found) != segment || found != offset + done))
+			error = -EINVAL;
+		if (!error && at && tag)
+			must_not_trap("gather", at, hp_sim_load(os, at, &tag));
+		if (!error)
+			must_not_trap("gather", (char *)to + done, hp_sim_store(os, (char *)to + done, tag));
+	}
+	return error;
+}
+
+static int sim_scatter(struct hp_os *os, hp_segment index, uint64_t offset, const void *from, uint64_t length)
+{
+	struct sim *sim = sim_of(os);
+	int error = 0;
+
+	for (uint64_t done = 0; done < length && !error; done += HP_BASE_PAGE_SIZE) {
+		uint64_t tag = 0;
+
+		must_not_trap("scatter", (const char *)from + done, hp_sim_load(os, (const char *)from + done, &tag));
+		if (!tag)
+			continue;
+		pthread_mutex_lock(&sim->changes);
+		struct segment *segment = segment_find_locked(sim, index);
+		if (!segment)
+			error = -EBADF;
+		else if (!segment_has(segment, offset + done, HP_BASE_PAGE_SIZE, HP_BASE_PAGE_SIZE) ||
+		         segment->memory.backing == HP_BACKING_HUGETLB)
+			error = -EINVAL;
+		else
+			error = sim_page_store(&segment->memory, &sim->budget, (offset + done) / HP_BASE_PAGE_SIZE,
+			                       tag);
+		pthread_mutex_unlock(&sim->changes);
+	}
+	return error;
 }
 
 /* The bytes of a base page are its tag, over and over. */
@@ -874,6 +968,7 @@ static const struct hp_os_ops sim_ops = {
 	.segment_destroy = sim_segment_destroy,
 	.segment_punch = sim_segment_punch,
 	.segment_renew = sim_segment_renew,
+	.backed = sim_backed,
 	.reserve = sim_reserve,
 	.reserve_at = sim_reserve_at,
 	.vacate = sim_vacate,
@@ -889,6 +984,8 @@ static const struct hp_os_ops sim_ops = {
 	.touch = sim_touch,
 	.collapse = sim_collapse,
 	.zero = sim_zero,
+	.gather = sim_gather,
+	.scatter = sim_scatter,
 	.load = sim_load,
 	.store = sim_store,
 	.max_map_count = sim_max_map_count,

@@ -2,17 +2,22 @@
 /*
  * The sim backend: no memory, only records of what is mapped where. For deterministic tests and runs of terabytes.
  *
- * Each segment has a 64-bit content tag for each of its base pages; 0 is a zeroed page. Each address space page of
- * HP_FRAME_SIZE has a record: unmapped, reserved, or a frame of a segment with its protection. Addresses come from a
- * range that no real mapping can be in (bits 56 and up are set), so sim and linux pools live in one process.
+ * Each segment has a 64-bit content tag for each of its base pages; 0 is a zeroed page. Memory comes with the first
+ * populate, touch, load or store, also of a zero, and goes with a punch: of HP_BACKING_BASE by the base page, of the
+ * others by the frame, of HP_BACKING_THP too (which on Linux comes by the base page until it is collapsed).
+ *
+ * Each address space page of HP_FRAME_SIZE has a record: unmapped, reserved, or a frame of a segment with its
+ * protection. Addresses come from a range that no real mapping can be in (bits 56 and up are set), so sim and linux
+ * pools live in one process.
  *
  * Threads: map, unmap, move and touches may run at the same time; a record changes atomically, and when a call that
  * changes it returns, no touch uses the old one any more.
  *
  * As in the kernel, the memory of a destroyed segment stays until its last mapping has gone. Otherwise than there, a
  * call that fails has changed nothing, but for a populate or touch that ran out; move wants three mappings to spare
- * below max_map_count, and a private mapping whole (-EINVAL); a map reserves nothing; a zero() that would trap ends the
- * process; keep_from_children does nothing, as there are no children.
+ * below max_map_count, and a private mapping whole (-EINVAL); a map reserves nothing; a zero, load, store, gather or
+ * scatter that would trap ends the process; backed, gather and scatter of hugetlb are -EINVAL; keep_from_children does
+ * nothing, as there are no children.
  *
  * A private mapping has a frame of its own from the first store, populate or zero on, whatever the backing. These
  * copies are charged to no budget, and a punch of the segment leaves them alone (Linux drops those of hugetlb).
@@ -23,8 +28,9 @@
 #include "os/os.h"
 
 struct hp_sim_config {
-	/* Budgets: a frame is charged when it is first populated, touched or renewed, until it is punched or destroyed.
-	 * A renewed frame is as good as paid for: what makes it present cannot fail any more. */
+	/* Budgets: a frame, or base page of HP_BACKING_BASE, is charged when it is first populated, touched or renewed,
+	 * until it is punched or destroyed. A renewed frame is as good as paid for: what makes it present cannot fail
+	 * any more. */
 	uint64_t hugetlb_bytes; /* the kernel's pool of huge pages: populate of hugetlb fails with -ENOMEM beyond it;
 	                         * segment_renew does so beyond this or the next */
 	uint64_t cgroup_bytes;  /* populate of hugetlb fails with -EFAULT beyond it; 0 is no limit */

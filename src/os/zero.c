@@ -3,14 +3,10 @@
  * Zeroing with stores that go past the caches: the memory is for somebody else, later. Non-temporal stores skip the
  * read for ownership and leave the caches to those who work. Chosen by the processor once, before the first call.
  */
+#include "os/cpu.h"
 #include "os/os.h"
 
 #include <string.h>
-
-static bool always(void)
-{
-	return true;
-}
 
 static void zero_portable(void *address, size_t length)
 {
@@ -54,24 +50,16 @@ __attribute__((target("avx512f"))) static void zero_avx512(void *address, size_t
 	_mm_sfence();
 	_mm256_zeroupper();
 }
-
-static bool has_avx2(void)
-{
-	return __builtin_cpu_supports("avx2");
-}
-
-static bool has_avx512(void)
-{
-	return __builtin_cpu_supports("avx512f");
-}
 #endif
 
 const struct hp_zero_method hp_zero_methods[] = {
 #if defined(__x86_64__)
-	{"avx512", zero_avx512, has_avx512}, {"avx2", zero_avx2, has_avx2},
-	{"sse2", zero_sse2, always},
+	{"avx512", zero_avx512, hp_cpu_has_avx512},
+	{"avx2", zero_avx2, hp_cpu_has_avx2},
+	{"sse2", zero_sse2, hp_cpu_any},
 #endif
-	{"portable", zero_portable, always}, {NULL, NULL, NULL},
+	{"portable", zero_portable, hp_cpu_any},
+	{NULL, NULL, NULL},
 };
 
 const struct hp_zero_method *hp_zero_method_best(void)
@@ -88,9 +76,6 @@ static void (*best_zero)(void *address, size_t length) = zero_portable;
 
 __attribute__((constructor)) static void choose(void)
 {
-#if defined(__x86_64__)
-	__builtin_cpu_init();
-#endif
 	best_zero = hp_zero_method_best()->zero;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The pool's invariants, proved from the frames' own states. */
+#include "pool/base.h"
 #include "pool/extent.h"
 #include "pool/hole.h"
 #include "pool/workers.h"
@@ -15,9 +16,9 @@ static int broken(hp_error *error, const char *what, uint64_t where, uint64_t is
 	return hp_fail(error, -EUCLEAN, HP_LIMIT_NONE, "%s %lu: %lu, and should be %lu", what, where, is, should);
 }
 
-static bool is_free(enum hp_frame_state state)
+static bool is_free(bool base, enum hp_frame_state state)
 {
-	return state == HP_FRAME_FREE_ZEROED || state == HP_FRAME_FREE_DIRTY;
+	return base ? state == HP_FRAME_ABSENT : state == HP_FRAME_FREE_ZEROED || state == HP_FRAME_FREE_DIRTY;
 }
 
 /* Each frame against the maps, and each extent against its length. Counts frames by state. */
@@ -29,16 +30,20 @@ static int check_frames(struct hp_pool_view *view, uint64_t *count, hp_error *er
 		uint64_t word = hp_frame_load(&view->frames[f]), offset;
 		enum hp_frame_state state = hp_frame_state(word);
 		bool extent = state == HP_FRAME_USED && hp_frame_owner(word) == HP_OWNER_EXTENT;
+		bool base = hp_is_base(view, f);
 		uint32_t filled = atomic_load(&view->shared->segment[hp_segment_of(view, f, &offset)].filled);
 
 		if (state >= HP_FRAME_STATES)
 			return broken(error, "state of frame", f, state, 0);
-		count[state]++;
-		if ((state != HP_FRAME_ABSENT) != (hp_frames(offset) < filled))
+		if (base && state != HP_FRAME_ABSENT && state != HP_FRAME_USED && state != HP_FRAME_HOLE)
+			return broken(error, "state of place for base pages", f, state, HP_FRAME_ABSENT);
+		if (base ? state == HP_FRAME_ABSENT : state != HP_FRAME_ABSENT)
+			count[state]++;
+		if (!base && (state != HP_FRAME_ABSENT) != (hp_frames(offset) < filled))
 			return broken(error, "presence of frame", f, state != HP_FRAME_ABSENT,
 			              hp_frames(offset) < filled);
-		if (hp_bitmap_test(view->free_map, f) != is_free(state))
-			return broken(error, "free map at frame", f, !is_free(state), is_free(state));
+		if (hp_bitmap_test(view->free_map, f) != is_free(base, state))
+			return broken(error, "free map at frame", f, !is_free(base, state), is_free(base, state));
 		if (hp_bitmap_test(view->zeroed_map, f) != (state == HP_FRAME_FREE_ZEROED))
 			return broken(error, "zeroed map at frame", f, state != HP_FRAME_FREE_ZEROED,
 			              state == HP_FRAME_FREE_ZEROED);
@@ -51,7 +56,7 @@ static int check_frames(struct hp_pool_view *view, uint64_t *count, hp_error *er
 
 static int check_regions(const struct hp_pool_view *view, hp_error *error)
 {
-	for (uint32_t r = 0; r < view->shared->regions; r++) {
+	for (uint32_t r = 0; r < view->shared->frame_regions; r++) {
 		const struct hp_region *region = &view->regions[r];
 		uint64_t first = (uint64_t)r * HP_REGION_FRAMES;
 		uint64_t is_free_now = hp_bitmap_count(view->free_map, first, HP_REGION_FRAMES);
@@ -65,16 +70,22 @@ static int check_regions(const struct hp_pool_view *view, hp_error *error)
 	return 0;
 }
 
-static int check_sums(const struct hp_pool_view *view, const uint64_t *count, uint64_t reserved, hp_error *error)
+/* `count`: of places for base pages only those that are nobody's, as absent; of frames all but the absent. */
+static int check_sums(const struct hp_pool_view *view, const uint64_t *count, struct hp_promised promised,
+                      hp_error *error)
 {
+	uint64_t base_uncommitted = atomic_load(&view->shared->base_uncommitted);
 	uint64_t uncommitted = atomic_load(&view->shared->uncommitted);
 	uint64_t is_free_now = count[HP_FRAME_FREE_ZEROED] + count[HP_FRAME_FREE_DIRTY];
 
 	if (count[HP_FRAME_ZEROING])
 		return broken(error, "frames that are being zeroed while nothing runs", 0, count[HP_FRAME_ZEROING], 0);
-	if (uncommitted + reserved != is_free_now)
-		return broken(error, "uncommitted and reserved frames", uncommitted, uncommitted + reserved,
+	if (uncommitted + promised.frames != is_free_now)
+		return broken(error, "uncommitted and reserved frames", uncommitted, uncommitted + promised.frames,
 		              is_free_now);
+	if (base_uncommitted + promised.base != count[HP_FRAME_ABSENT])
+		return broken(error, "uncommitted and reserved places for base pages", base_uncommitted,
+		              base_uncommitted + promised.base, count[HP_FRAME_ABSENT]);
 	return 0;
 }
 
@@ -82,7 +93,8 @@ static int check_sums(const struct hp_pool_view *view, const uint64_t *count, ui
 static int check_pool(struct hp_thread *t, hp_error *error)
 {
 	struct hp_pool_view *view = t->pool;
-	uint64_t count[HP_FRAME_STATES] = {0}, reserved = hp_pool_reserved(t);
+	uint64_t count[HP_FRAME_STATES] = {0};
+	struct hp_promised promised = hp_pool_promised(t);
 	sigset_t saved;
 	int result;
 
@@ -95,7 +107,7 @@ static int check_pool(struct hp_thread *t, hp_error *error)
 	if (!result)
 		result = check_regions(view, error);
 	if (!result)
-		result = check_sums(view, count, reserved, error);
+		result = check_sums(view, count, promised, error);
 	hp_mutex_unlock(&view->shared->extents_lock, &t->locker);
 	hp_signals_restore(&saved);
 	return result;

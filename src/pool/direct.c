@@ -8,6 +8,8 @@
  */
 #include "pool/pool.h"
 
+#include <errno.h>
+
 unsigned hp_segment_of(const struct hp_pool_view *view, hp_frame_id frame, uint64_t *offset)
 {
 	uint32_t frames = hp_segment_frames(view->shared);
@@ -21,16 +23,35 @@ static char *address_of(const struct hp_pool_view *view, hp_frame_id frame)
 	return view->direct + hp_bytes(frame);
 }
 
-static int map_region(struct hp_pool_view *view, uint32_t region, uint32_t frames)
+/*
+ * A replacement that the kernel refuses leaves a hole, where somebody else's mapping may come, which we would unmap
+ * with the pool. So the memory is mapped at a free address, and moved when it is there.
+ */
+int hp_direct_map(struct hp_pool_view *view, uint32_t region, uint32_t frames)
 {
+	struct hp_os *os = view->os;
 	hp_frame_id first = region * HP_REGION_FRAMES;
 	uint64_t offset;
-	unsigned segment = hp_segment_of(view, first, &offset);
-	int result =
-		view->os->ops->map(view->os, address_of(view, first), hp_bytes(frames), HP_PROT_READ | HP_PROT_WRITE,
-	                           view->segment[segment], offset, HP_OS_MAP_REPLACE);
+	hp_segment segment = view->segment[hp_segment_of(view, first, &offset)];
+	unsigned flags;
+	void *scratch;
+	int result;
 
-	if (!result)
+	do {
+		result = os->ops->reserve(os, hp_bytes(frames), hp_bytes(hp_unit(view)), 0, &scratch);
+		if (result)
+			return result;
+		/* What could not be unmapped is still ours, and is replaced. */
+		flags = os->ops->unmap(os, scratch, hp_bytes(frames)) ? HP_OS_MAP_REPLACE : 0;
+		result = os->ops->map(os, scratch, hp_bytes(frames), HP_PROT_READ | HP_PROT_WRITE, segment, offset,
+		                      flags);
+	} while (result == -EEXIST); /* another thread's mmap was faster */
+	if (result)
+		return result;
+	result = os->ops->move(os, scratch, address_of(view, first), hp_bytes(frames));
+	if (result)
+		os->ops->unmap(os, scratch, hp_bytes(frames));
+	else
 		atomic_store_explicit(&view->direct_frames[region], frames, memory_order_release);
 	return result;
 }
@@ -47,7 +68,7 @@ void *hp_direct(struct hp_pool_view *view, hp_frame_id frame)
 
 		/* Threads may do this at the same time: they put the same memory at the same place. */
 		if (filled < before + in_region + 1 ||
-		    map_region(view, region, (uint32_t)hp_min(filled - before, HP_REGION_FRAMES)))
+		    hp_direct_map(view, region, (uint32_t)hp_min(filled - before, HP_REGION_FRAMES)))
 			return NULL;
 	}
 	return address_of(view, frame);

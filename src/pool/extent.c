@@ -2,6 +2,7 @@
 #include "pool/extent.h"
 
 #include "base/bitmap.h"
+#include "sync/futex.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -25,7 +26,13 @@ int hp_commit(struct hp_pool_view *view, uint64_t frames)
 
 void hp_uncommit(struct hp_pool_view *view, uint64_t frames)
 {
-	atomic_fetch_add_explicit(&view->shared->uncommitted, frames, memory_order_acq_rel);
+	struct hp_pool_shared *shared = view->shared;
+
+	atomic_fetch_add(&shared->uncommitted, frames);
+	if (__builtin_expect(atomic_load(&shared->short_waiters) != 0, 0)) {
+		atomic_fetch_add(&shared->short_event, 1);
+		hp_futex_wake(&shared->short_event, INT_MAX);
+	}
 }
 
 /* ---- maps and regions, under the extents lock ------------------------------------------------------------------- */
@@ -128,7 +135,7 @@ static struct run find_locked(struct hp_pool_view *view, bool zeroed, bool claim
 {
 	const uint64_t *map = zeroed ? view->zeroed_map : view->free_map;
 	struct run best = {HP_NO_FRAME, 0}, whole = {HP_NO_FRAME, 0};
-	uint32_t regions = view->shared->regions, tried = 0;
+	uint32_t regions = view->shared->frame_regions, tried = 0;
 
 	for (uint32_t i = 0; i < regions && best.count < want && tried < REGIONS_TRIED; i++) {
 		uint32_t r = (view->shared->cursor + i) % regions;
@@ -295,7 +302,7 @@ bool hp_take_run(struct hp_thread *t, uint32_t want, hp_frame_id *first)
 			continue;
 		if (claimed)
 			hp_caches_drain_locked(view, &t->locker);
-		for (unsigned s = 0; s < view->shared->segments && found == HP_NO_FRAME; s++)
+		for (unsigned s = 0; s < hp_frame_segments(view->shared) && found == HP_NO_FRAME; s++)
 			found = find_run_locked(view, s, want, claimed, aligned);
 	}
 	if (found != HP_NO_FRAME) {
@@ -314,7 +321,7 @@ hp_frame_id hp_take_dirty(struct hp_thread *t)
 	hp_frame_id found = HP_NO_FRAME;
 
 	hp_mutex_lock(&view->shared->extents_lock, &t->locker, HP_CLASS_EXTENTS);
-	for (uint32_t r = 0; r < view->shared->regions && found == HP_NO_FRAME; r++) {
+	for (uint32_t r = 0; r < view->shared->frame_regions && found == HP_NO_FRAME; r++) {
 		uint64_t first = (uint64_t)r * HP_REGION_FRAMES, words = HP_REGION_FRAMES / 64;
 
 		if (view->regions[r].free == view->regions[r].zeroed)
@@ -380,7 +387,7 @@ static uint32_t find_whole_locked(const struct hp_pool_view *view, hp_frame_id w
 {
 	uint32_t found = UINT32_MAX, wished = wish == HP_NO_FRAME ? UINT32_MAX : wish / HP_REGION_FRAMES;
 
-	for (uint32_t r = 0; r < view->shared->regions; r++) {
+	for (uint32_t r = 0; r < view->shared->frame_regions; r++) {
 		const struct hp_region *region = &view->regions[r];
 
 		if (region->free < HP_REGION_FRAMES || region->claim)
@@ -417,7 +424,7 @@ hp_frame_id hp_find_free(struct hp_thread *t, hp_frame_id wish, uint32_t want)
 	struct run run = {HP_NO_FRAME, 0};
 
 	hp_mutex_lock(&view->shared->extents_lock, &t->locker, HP_CLASS_EXTENTS);
-	if (wish != HP_NO_FRAME && wish / HP_REGION_FRAMES < view->shared->regions &&
+	if (wish != HP_NO_FRAME && wish / HP_REGION_FRAMES < view->shared->frame_regions &&
 	    (uint64_t)wish + want <= hp_segment_end(view, wish) &&
 	    hp_bitmap_next_clear(view->free_map, wish, (uint64_t)wish + want) == (uint64_t)wish + want)
 		run = (struct run){wish, want};

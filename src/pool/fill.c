@@ -5,7 +5,10 @@
  * First the direct map of every region is made, which takes the kernel's reservation and so tells at once what the
  * kernel's pool of huge pages cannot give. Then threads populate it in pieces. A piece that fails ends the segment
  * there: what lies before it is kept, what was filled beyond it is given back, and the next kind of backing takes over.
+ *
+ * A pool that is filled late goes on where it ended, when the kernel has more.
  */
+#include "pool/base.h"
 #include "pool/extent.h"
 
 #include "base/error.h"
@@ -21,14 +24,14 @@ struct fill {
 	struct hp_pool_view *view;
 	hp_backing backing;
 	hp_frame_id first;          /* of the segment */
-	uint32_t frames;            /* to be filled, a prefix of the segment that is mapped */
+	uint32_t frames;            /* of the segment that are mapped, to be filled from `next` on */
 	uint32_t piece;             /* frames */
 	bool may_be_small;          /* base pages will do where huge ones cannot be had */
 	_Atomic uint32_t next;      /* first frame that no thread has begun with */
 	_Atomic uint32_t failed_at; /* lowest frame of a piece that failed */
 	_Atomic int error;
 	_Atomic int collapse_error;
-	_Atomic uint32_t huge;
+	_Atomic uint32_t small;
 };
 
 static void note_failure(struct fill *fill, uint32_t at, int error)
@@ -41,17 +44,19 @@ static void note_failure(struct fill *fill, uint32_t at, int error)
 }
 
 /* Shared memory: base pages are there; makes each frame of them huge. */
-static int make_huge(struct fill *fill, char *address, uint32_t frames)
+static int make_huge(struct fill *fill, uint32_t at, uint32_t frames)
 {
 	struct hp_os *os = fill->view->os;
 
 	for (uint32_t i = 0; i < frames; i++) {
-		int result = os->ops->collapse(os, address + hp_bytes(i), HP_FRAME_SIZE);
+		hp_frame_id frame = fill->first + at + i;
+		int result = os->ops->collapse(os, fill->view->direct + hp_bytes(frame), HP_FRAME_SIZE);
 
 		if (!result) {
-			atomic_fetch_add(&fill->huge, 1);
+			hp_huge_set(fill->view, frame, 1, true);
 			continue;
 		}
+		atomic_fetch_add(&fill->small, 1);
 		atomic_store(&fill->collapse_error, result);
 		if (!fill->may_be_small)
 			return result;
@@ -74,7 +79,7 @@ static void *fill_pieces(void *context)
 			return NULL;
 		result = os->ops->populate(os, base + hp_bytes(at), hp_bytes(frames));
 		if (!result && fill->backing == HP_BACKING_THP)
-			result = make_huge(fill, base + hp_bytes(at), frames);
+			result = make_huge(fill, at, frames);
 		if (result)
 			note_failure(fill, at, result);
 	}
@@ -98,56 +103,25 @@ static void fill_in_parallel(struct fill *fill)
 }
 
 /*
- * A replacement that the kernel refuses leaves a hole, where somebody else's mapping may come, which we would unmap
- * with the pool. So the memory is mapped at a free address, and moved when it is there.
- */
-static int map_region(struct hp_pool_view *view, uint32_t region, uint32_t frames)
-{
-	struct hp_os *os = view->os;
-	hp_frame_id first = region * HP_REGION_FRAMES;
-	uint64_t offset;
-	hp_segment segment = view->segment[hp_segment_of(view, first, &offset)];
-	unsigned flags;
-	void *scratch;
-	int result;
-
-	do {
-		result = os->ops->reserve(os, hp_bytes(frames), hp_bytes(hp_unit(view)), 0, &scratch);
-		if (result)
-			return result;
-		/* What could not be unmapped is still ours, and is replaced. */
-		flags = os->ops->unmap(os, scratch, hp_bytes(frames)) ? HP_OS_MAP_REPLACE : 0;
-		result = os->ops->map(os, scratch, hp_bytes(frames), HP_PROT_READ | HP_PROT_WRITE, segment, offset,
-		                      flags);
-	} while (result == -EEXIST); /* another thread's mmap was faster */
-	if (result)
-		return result;
-	result = os->ops->move(os, scratch, view->direct + hp_bytes(first), hp_bytes(frames));
-	if (result)
-		os->ops->unmap(os, scratch, hp_bytes(frames));
-	else
-		atomic_store_explicit(&view->direct_frames[region], frames, memory_order_release);
-	return result;
-}
-
-/*
  * How many of `want` frames the kernel gives to a region when it does not give all: what its pool has, or as much as a
  * control group may reserve, which nobody tells but the kernel.
  */
 static uint32_t map_what_there_is(struct hp_pool_view *view, uint32_t region, uint32_t want, int *error)
 {
-	uint32_t have = (uint32_t)hp_min(want, view->os->ops->hugetlb_available(view->os)), low = 0, high = have;
+	uint32_t there = view->direct_frames[region], low = there, high;
+	uint32_t have = (uint32_t)hp_min(want, there + view->os->ops->hugetlb_available(view->os));
 
 	*error = have < want || hp_unit(view) > 1 ? -ENOMEM : -EFAULT;
 	if (hp_unit(view) > 1)
 		return 0; /* a page is there or not */
 	/* Others take and give meanwhile, so this is worth a try also when it is as many as before. */
-	if (!have || !map_region(view, region, have))
+	if (have == there || !hp_direct_map(view, region, have))
 		return have;
+	high = have;
 	while (high > low + 1) {
 		uint32_t middle = low + (high - low) / 2;
 
-		if (map_region(view, region, middle))
+		if (hp_direct_map(view, region, middle))
 			high = middle;
 		else
 			low = middle;
@@ -155,24 +129,23 @@ static uint32_t map_what_there_is(struct hp_pool_view *view, uint32_t region, ui
 	return low;
 }
 
-/* Maps the direct map of `frames` frames of a segment; returns how many could be. */
-static uint32_t map_segment(struct hp_pool_view *view, const struct hp_segment_record *segment, uint32_t frames,
-                            int *error)
+/* Maps the direct map of `frames` frames of a segment, of which `mapped` are; returns how many could be. */
+static uint32_t map_segment(struct hp_pool_view *view, const struct hp_segment_record *segment, uint32_t mapped,
+                            uint32_t frames, int *error)
 {
-	uint32_t mapped = 0;
-
 	while (mapped < frames) {
-		uint32_t want = (uint32_t)hp_min(HP_REGION_FRAMES, frames - mapped);
-		uint32_t region = segment->first_region + mapped / HP_REGION_FRAMES;
-		int result = map_region(view, region, want);
+		uint32_t before = mapped - mapped % HP_REGION_FRAMES;
+		uint32_t want = (uint32_t)hp_min(HP_REGION_FRAMES, frames - before);
+		uint32_t region = segment->first_region + before / HP_REGION_FRAMES;
+		int result = hp_direct_map(view, region, want);
 
 		if (result == -ENOMEM && segment->backing == HP_BACKING_HUGETLB)
-			return mapped + map_what_there_is(view, region, want, error);
+			return before + map_what_there_is(view, region, want, error);
 		if (result) {
 			*error = result;
 			return mapped;
 		}
-		mapped += want;
+		mapped = before + want;
 	}
 	return mapped;
 }
@@ -196,19 +169,19 @@ static void trim_segment(struct hp_pool_view *view, const struct hp_segment_reco
 	os->ops->segment_punch(os, view->segment[index], hp_bytes(keep), hp_bytes(mapped - keep));
 }
 
-/* Enters filled frames into the pool's books. */
-static void publish(struct hp_thread *t, struct hp_segment_record *segment, uint32_t frames, uint32_t huge)
+/* Enters filled frames [from, end) of a segment into the pool's books. */
+static void publish(struct hp_thread *t, struct hp_segment_record *segment, uint32_t from, uint32_t end)
 {
 	struct hp_pool_view *view = t->pool;
-	hp_frame_id first = segment->first_region * HP_REGION_FRAMES;
+	hp_frame_id first = segment->first_region * HP_REGION_FRAMES + from;
+	uint32_t frames = end - from;
 	sigset_t saved;
 
 	hp_signals_block(&saved);
 	hp_intent_begin(t->intents, HP_INTENT_FILL, 0, first, frames);
 	for (uint32_t i = 0; i < frames; i++)
 		hp_frame_fill(&view->frames[first + i]);
-	atomic_store_explicit(&segment->filled, frames, memory_order_release);
-	atomic_store(&segment->huge, huge);
+	atomic_store_explicit(&segment->filled, end, memory_order_release);
 	if (frames)
 		hp_put(t, first, frames);
 	hp_uncommit(view, frames);
@@ -249,7 +222,7 @@ static int explain(const struct fill *fill, int error, uint32_t wanted, uint32_t
 }
 
 /* Memory is not refused when it runs out: somebody is killed. So a pool that cannot be filled is not begun. */
-static bool has_room(struct hp_os *os, uint32_t frames, hp_error *why)
+bool hp_pool_has_room(struct hp_os *os, uint64_t frames, hp_error *why)
 {
 	hp_limit limit;
 	uint64_t room = os->ops->memory_room(os, &limit);
@@ -269,7 +242,8 @@ static uint32_t fill_segment(struct hp_thread *t, struct hp_segment_record *segm
 {
 	struct hp_pool_view *view = t->pool;
 	int map_error = 0;
-	uint32_t mapped = map_segment(view, segment, frames, &map_error), got;
+	uint32_t from = atomic_load(&segment->filled);
+	uint32_t mapped = map_segment(view, segment, from, frames, &map_error), got;
 	struct fill fill = {
 		.view = view,
 		.backing = backing,
@@ -277,6 +251,7 @@ static uint32_t fill_segment(struct hp_thread *t, struct hp_segment_record *segm
 		.frames = mapped,
 		.piece = hp_unit(view) > 1 ? hp_unit(view) : PIECE_FRAMES,
 		.may_be_small = may_be_small,
+		.next = from,
 		.failed_at = mapped,
 	};
 
@@ -288,8 +263,8 @@ static uint32_t fill_segment(struct hp_thread *t, struct hp_segment_record *segm
 	else if (atomic_load(&fill.collapse_error))
 		hp_fail(why, -ENOTSUP, HP_LIMIT_NONE,
 		        "%u of %u frames stay in base pages: the kernel does not make shared memory huge (errno %d)",
-		        frames - atomic_load(&fill.huge), frames, -atomic_load(&fill.collapse_error));
-	publish(t, segment, got, backing == HP_BACKING_HUGETLB ? got : (uint32_t)hp_min(got, atomic_load(&fill.huge)));
+		        atomic_load(&fill.small), frames, -atomic_load(&fill.collapse_error));
+	publish(t, segment, from, got);
 	return got;
 }
 
@@ -310,7 +285,7 @@ int hp_pool_fill(struct hp_thread *t, const hp_pool_options *options, hp_error *
 	if (options->backing == HP_BACKING_THP || options->backing == HP_BACKING_BASE)
 		hp_fail(&why, -ENOTSUP, HP_LIMIT_NONE, "the pool was asked for with backing %s",
 		        hp_backing_name(options->backing));
-	for (uint32_t s = 0; s < shared->segments && got < wanted; s++) {
+	for (uint32_t s = 0; s < hp_frame_segments(shared) && got < wanted; s++) {
 		struct hp_segment_record *segment = &shared->segment[s];
 		hp_backing kind = segment->backing == HP_BACKING_HUGETLB || options->backing == HP_BACKING_BASE
 		                          ? segment->backing
@@ -321,7 +296,7 @@ int hp_pool_fill(struct hp_thread *t, const hp_pool_options *options, hp_error *
 			hp_fail(&why, -ENOTSUP, HP_LIMIT_NONE, "this kernel has no huge pages of 2 MiB (hugetlb)");
 			continue;
 		}
-		if (kind != HP_BACKING_HUGETLB && !has_room(view->os, wanted - got, &why))
+		if (kind != HP_BACKING_HUGETLB && !hp_pool_has_room(view->os, wanted - got, &why))
 			break;
 		got += fill_segment(t, segment, kind, options->backing != HP_BACKING_THP, wanted - got, &now);
 		if (now.code && (!why.code || got < wanted))
@@ -329,12 +304,32 @@ int hp_pool_fill(struct hp_thread *t, const hp_pool_options *options, hp_error *
 	}
 	atomic_store(&shared->fill_ns, (uint64_t)(hp_now_ns() - start));
 	shared->fill_error = why;
-	hp_fill_end(shared, got < wanted ? HP_FILL_FAILED : HP_FILL_DONE);
-	if (got == wanted)
+	hp_fill_end(shared, got < wanted && !shared->late ? HP_FILL_FAILED : HP_FILL_DONE);
+	if (got == wanted || shared->late)
 		return 0;
 	if (error)
 		*error = why;
 	return why.code;
+}
+
+uint32_t hp_pool_fill_more(struct hp_thread *t, uint32_t *missing)
+{
+	struct hp_pool_view *view = t->pool;
+	struct hp_segment_record *segment = &view->shared->segment[0];
+	uint32_t filled = atomic_load(&segment->filled), wanted = (uint32_t)view->shared->size_frames;
+	uint32_t end = (uint32_t)hp_min(wanted, filled + view->os->ops->hugetlb_available(view->os));
+	hp_error why = {.code = 0};
+
+	if (filled < end)
+		end = fill_segment(t, segment, HP_BACKING_HUGETLB, false, end, &why);
+	if (end < wanted && !why.code)
+		hp_fail(&why, -ENOMEM, HP_LIMIT_KERNEL_POOL,
+		        "%u of %u frames are there; the rest comes as the kernel has huge pages: add %u to "
+		        "/proc/sys/vm/nr_hugepages",
+		        end, wanted, wanted - end);
+	view->shared->fill_error = why;
+	*missing = wanted - end;
+	return end - filled;
 }
 
 void hp_fill_reap(struct hp_pool_view *view, const uint64_t *dead)

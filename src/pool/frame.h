@@ -9,6 +9,8 @@
  *   USED         page `page` of file `owner`, or part of an extent
  *   HOLE         punched while mapped: pool/hole.h
  *
+ * Places for base pages are ABSENT, USED or HOLE: pool/base.h.
+ *
  * A free frame is in the free map or in a CPU's cache, or on its way between them in the hands of the thread that took
  * it. One word holds state, owner and page, so that a reader sees one whole truth. One function per transition; each
  * rejects what is not in the state that it starts from. The thread that has taken a frame is the only one that changes
@@ -90,6 +92,12 @@ static inline void hp_frame_finish_zeroing(struct hp_frame *frame)
 static inline void hp_frame_use(struct hp_frame *frame, uint32_t owner, uint32_t page)
 {
 	hp_frame_change(frame, HP_FRAME_FREE_ZEROED, hp_frame_word(HP_FRAME_USED, owner, page));
+}
+
+/* A place for base pages, which has no memory yet: pool/base.h. */
+static inline void hp_frame_use_base(struct hp_frame *frame, uint32_t owner, uint32_t page)
+{
+	hp_frame_change(frame, HP_FRAME_ABSENT, hp_frame_word(HP_FRAME_USED, owner, page));
 }
 
 static inline void hp_frame_punch(struct hp_frame *frame)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "pool/hole.h"
 
+#include "pool/base.h"
 #include "pool/extent.h"
 #include "pool/tenant.h"
 
@@ -30,8 +31,14 @@ static void empty(struct hp_pool_view *view, hp_frame_id first, uint32_t count, 
 	uint64_t offset;
 	unsigned segment = hp_segment_of(view, first, &offset);
 
-	if (view->shared->segment[segment].backing == HP_BACKING_HUGETLB &&
+	bool base = hp_is_base(view, first);
+
+	if ((base || view->shared->segment[segment].backing == HP_BACKING_HUGETLB) &&
 	    !view->os->ops->segment_punch(view->os, view->segment[segment], offset, hp_bytes(count))) {
+		if (base) {
+			hp_huge_set(view, first, count, false);
+			return;
+		}
 		*uncovered += renew(view, first, count);
 		hp_direct_is_spoiled(view, first, count);
 		return;
@@ -72,7 +79,9 @@ bool hp_hole_refill(struct hp_thread *t, hp_frame_id frame, int *result)
 	if (hp_frame_state(word) != HP_FRAME_HOLE)
 		return false;
 	address = hp_direct(view, frame);
-	*result = address ? view->os->ops->populate(view->os, address, HP_FRAME_SIZE) : -ENOMEM;
+	*result = !address                  ? -ENOMEM
+	          : hp_is_base(view, frame) ? 0
+	                                    : view->os->ops->populate(view->os, address, HP_FRAME_SIZE);
 	return !*result &&
 	       atomic_compare_exchange_strong(&view->frames[frame].word, &word,
 	                                      hp_frame_word(HP_FRAME_USED, hp_frame_owner(word), hp_frame_page(word)));
@@ -80,9 +89,21 @@ bool hp_hole_refill(struct hp_thread *t, hp_frame_id frame, int *result)
 
 /* ---- without a file --------------------------------------------------------------------------------------------- */
 
+/* A place for base pages needs no memory to be free. */
+static void abandon_base(struct hp_thread *t, hp_frame_id first, uint32_t count, uint32_t tenant)
+{
+	hp_base_give(t, first, count);
+	hp_tenant_uncharge_base(t, tenant, count);
+}
+
 void hp_frames_abandon(struct hp_thread *t, hp_frame_id first, uint32_t count, uint32_t tenant)
 {
 	struct hp_pool_view *view = t->pool;
+
+	if (hp_is_base(view, first)) {
+		abandon_base(t, first, count, tenant);
+		return;
+	}
 
 	for (uint32_t i = 0, run; i < count; i += run) {
 		bool hole = is_hole(&view->frames[first + i]);

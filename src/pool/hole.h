@@ -12,7 +12,7 @@
  *   homeless -> FREE_DIRTY  memory is back
  *
  * Memory of other kinds than hugetlb cannot be reserved, and the kernel may give it to others: it is zeroed where it is
- * instead of being given back.
+ * instead of being given back. Places for base pages are given back, and need no memory to be used again (pool/base.h).
  */
 #ifndef HP_POOL_HOLE_H
 #define HP_POOL_HOLE_H
@@ -31,7 +31,7 @@ uint32_t hp_holes_punch(struct hp_thread *t, hp_frame_id first, uint32_t count, 
  */
 bool hp_hole_refill(struct hp_thread *t, hp_frame_id frame, int *result);
 /*
- * Frames in a row that their file, of this tenant, has no more, and that nobody maps: the used ones become free, and
+ * Frames in a row, in one segment, that their file, of this tenant, has no more, and that nobody maps: the used ones become free, and
  * holes homeless.
  */
 void hp_frames_abandon(struct hp_thread *t, hp_frame_id first, uint32_t count, uint32_t tenant);

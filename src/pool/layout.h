@@ -10,6 +10,7 @@
 #include "arena/intent.h"
 #include "arena/pages.h"
 #include "arena/table.h"
+#include "base/histogram.h"
 #include "sync/fault_mutex.h"
 #include "sync/process.h"
 
@@ -18,7 +19,7 @@
 #define HP_CPU_CACHES 64u
 #define HP_CPU_CACHE_FRAMES 8u
 #define HP_ZEROERS_MAX 64u
-#define HP_SEGMENTS_MAX 2u /* hugetlb, and shared memory for the rest */
+#define HP_SEGMENTS_MAX 3u /* hugetlb, shared memory for the rest, places for base pages */
 
 #define HP_FILE_NAME_SIZE 256u /* its final 0 included */
 #define HP_TENANTS_MAX 64u
@@ -39,6 +40,7 @@ enum hp_pool_section {
 	HP_SECTION_FRAMES,
 	HP_SECTION_ZEROED_MAP,
 	HP_SECTION_FREE_MAP,
+	HP_SECTION_HUGE_MAP,
 	HP_SECTION_FILES,
 	HP_SECTION_NAMES,
 	HP_SECTION_VMAS,
@@ -71,8 +73,7 @@ struct hp_cpu_cache {
 struct hp_segment_record {
 	hp_backing backing;
 	uint32_t first_region;
-	_Atomic uint32_t filled; /* frames that are there, a prefix of the segment */
-	_Atomic uint32_t huge;   /* of these, made of huge pages */
+	_Atomic uint32_t filled; /* frames that are there, a prefix of the segment; of places for base pages, all */
 };
 
 /* What orders faults and allocations against truncation and, in the oldest scheme, fork. See file/lock.h. */
@@ -94,7 +95,15 @@ struct hp_tenant_record {
 	_Atomic uint32_t files;      /* and calls on it; with a mark while it is made or unmade */
 	uint64_t limit, minimum;
 	_Atomic uint64_t used; /* frames promised to its files; changes under lock */
+	_Atomic uint64_t base; /* places for base pages promised to its files; the same */
 } __attribute__((aligned(HP_CACHE_LINE)));
+
+/* What collapses count and measure: relaxed; src/collapse. */
+struct hp_collapse_books {
+	_Atomic uint64_t collapsed, in_place, split, rechecked, gave_up, busy, no_frame, misused;
+	_Atomic uint64_t lock_ns, protect_ns, copy_ns, switch_ns, free_ns;
+	struct hp_shared_histogram collapse, pause;
+};
 
 enum hp_fill_state { HP_FILL_RUNNING = 0, HP_FILL_DONE, HP_FILL_FAILED };
 
@@ -102,6 +111,7 @@ struct hp_pool_shared {
 	/* Never change after creation. */
 	uint32_t regions; /* of all segments */
 	uint32_t segments;
+	uint32_t frame_regions;  /* of the segments with frames; those of places for base pages come after them */
 	uint32_t unit;           /* frames that the kernel maps as one page: 1, or a region's */
 	uint32_t fault_mutexes;  /* a power of two, or 0 */
 	uint32_t fault_window;   /* pages */
@@ -110,7 +120,9 @@ struct hp_pool_shared {
 	uint32_t resv_lock;      /* enum hp_resv_lock */
 	uint32_t table_sharing;
 	uint32_t zero_mb_per_s; /* limit for each worker; 0 is none */
-	uint64_t size_frames;   /* asked for at creation */
+	uint32_t late;          /* the pool is filled as the kernel gets huge pages */
+	uint32_t collapse_relock, collapse_none, collapse_mb_per_s, collapse_scan_ms, collapse_verify;
+	uint64_t size_frames; /* asked for at creation */
 	struct hp_segment_record segment[HP_SEGMENTS_MAX];
 
 	_Atomic uint32_t fill_state;   /* futex: enum hp_fill_state */
@@ -123,9 +135,13 @@ struct hp_pool_shared {
 	 * adds to it last, so that a promise always finds a free frame somewhere: in the maps or in a CPU's cache.
 	 */
 	_Atomic uint64_t uncommitted __attribute__((aligned(HP_CACHE_LINE)));
+	_Atomic uint32_t short_event; /* futex: grows when frames are uncommitted while somebody waits for them */
+	_Atomic uint32_t short_waiters;
+	_Atomic uint64_t base_uncommitted; /* the same for places for base pages: pool/base.h */
 
 	struct hp_mutex extents_lock __attribute__((aligned(HP_CACHE_LINE)));
-	uint32_t cursor; /* region where the search for frames starts; under extents_lock */
+	uint32_t cursor;      /* region where the search for frames starts; under extents_lock */
+	uint32_t base_cursor; /* the place where the search for places starts; the same */
 
 	/* Zeroing. */
 	_Atomic uint32_t dirty_event
@@ -142,6 +158,8 @@ struct hp_pool_shared {
 	_Atomic uint64_t fault_pages;
 	_Atomic uint64_t zeroed_by_worker;
 	_Atomic uint64_t zeroed_by_caller;
+
+	struct hp_collapse_books collapse;
 
 	_Atomic uint32_t homeless;  /* holes without a file: pool/hole.h */
 	_Atomic uint32_t last_name; /* numbers of files from here on never had a name */

@@ -24,6 +24,21 @@ static bool is_rate(uint64_t value)
 	return value <= UINT32_MAX;
 }
 
+static bool is_none(uint64_t value)
+{
+	return value < HP_REGION_FRAMES; /* as many base pages as a frame has */
+}
+
+static bool is_ms(uint64_t value)
+{
+	return value >= 1 && value <= 1000000;
+}
+
+static bool is_switch(uint64_t value)
+{
+	return value <= 1;
+}
+
 static bool is_sleep(uint64_t value)
 {
 	return value <= 1000000;
@@ -34,6 +49,7 @@ static const char *const file_lock_words[] = {
 	[HP_FILE_LOCK_VMA] = "vma",       [HP_FILE_LOCK_RWSEM] = "rwsem",
 	[HP_FILE_LOCK_NONE] = "none",     NULL};
 static const char *const resv_lock_words[] = {[HP_RESV_LOCK_FILE] = "file", [HP_RESV_LOCK_GLOBAL] = "global", NULL};
+static const char *const collapse_words[] = {"upgrade", "relock", NULL};
 
 #define NOT_UNSAFE UINT64_MAX
 
@@ -56,6 +72,12 @@ static const struct tuning_key {
          "biased, invalidate, vma, rwsem, or none with HP_POOL_UNSAFE"},
 	{"resv_lock", offsetof(struct hp_tuning, resv_lock), NULL, resv_lock_words, NOT_UNSAFE, "file or global"},
 	{"zero_mb_per_s", offsetof(struct hp_tuning, zero_mb_per_s), is_rate, NULL, NOT_UNSAFE, "a number"},
+	{"collapse", offsetof(struct hp_tuning, collapse), NULL, collapse_words, NOT_UNSAFE, "upgrade or relock"},
+	{"collapse_none", offsetof(struct hp_tuning, collapse_none), is_none, NULL, NOT_UNSAFE, "a number up to 511"},
+	{"collapse_mb_per_s", offsetof(struct hp_tuning, collapse_mb_per_s), is_rate, NULL, NOT_UNSAFE, "a number"},
+	{"collapse_scan_ms", offsetof(struct hp_tuning, collapse_scan_ms), is_ms, NULL, NOT_UNSAFE,
+         "a number from 1 to 1000000"},
+	{"collapse_verify", offsetof(struct hp_tuning, collapse_verify), is_switch, NULL, NOT_UNSAFE, "0 or 1"},
 };
 
 #define TUNING_KEYS (sizeof(tuning_keys) / sizeof(tuning_keys[0]))
@@ -94,13 +116,17 @@ static int parse_pair(const char *pair, size_t length, bool unsafe, struct hp_tu
 	}
 	return hp_fail(error, -EINVAL, HP_LIMIT_NONE,
 	               "tuning: unknown word at \"%s\"; known are fault_window, fault_mutexes, fault_sleep_us, "
-	               "file_lock, resv_lock and zero_mb_per_s",
+	               "file_lock, resv_lock, zero_mb_per_s, collapse, collapse_none, collapse_mb_per_s, "
+	               "collapse_scan_ms and collapse_verify",
 	               pair);
 }
 
 int hp_tuning_parse(const char *text, bool unsafe, struct hp_tuning *tuning, hp_error *error)
 {
-	*tuning = (struct hp_tuning){.fault_window = 16, .fault_mutexes = hp_fault_mutexes_for(hp_cpu_count())};
+	*tuning = (struct hp_tuning){.fault_window = 16,
+	                             .fault_mutexes = hp_fault_mutexes_for(hp_cpu_count()),
+	                             .collapse_none = HP_REGION_FRAMES - 1,
+	                             .collapse_scan_ms = 1000};
 	for (const char *p = text ? text : ""; *p;) {
 		size_t length = strcspn(p, " ");
 		int result = length ? parse_pair(p, length, unsafe, tuning, error) : 0;
@@ -116,7 +142,8 @@ int hp_tuning_parse(const char *text, bool unsafe, struct hp_tuning *tuning, hp_
 
 int hp_options_check(const hp_pool_options *given, hp_pool_options *options, hp_error *error)
 {
-	const uint32_t known = HP_POOL_BACKGROUND | HP_POOL_UNSAFE | HP_POOL_NO_TABLE_SHARING;
+	const uint32_t known =
+		HP_POOL_BACKGROUND | HP_POOL_UNSAFE | HP_POOL_NO_TABLE_SHARING | HP_POOL_LATE | HP_POOL_COLLAPSE;
 
 	if (!given || given->struct_size < offsetof(hp_pool_options, tuning) + sizeof(given->tuning))
 		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "options: set struct_size with HP_POOL_OPTIONS_INIT");
@@ -125,6 +152,9 @@ int hp_options_check(const hp_pool_options *given, hp_pool_options *options, hp_
 		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "options: unknown flags 0x%x", options->flags & ~known);
 	if (options->backing > HP_BACKING_HUGETLB_1G)
 		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "options: unknown backing %u", options->backing);
+	if (options->flags & HP_POOL_LATE && options->backing != HP_BACKING_HUGETLB)
+		return hp_fail(error, -EINVAL, HP_LIMIT_NONE,
+		               "options: HP_POOL_LATE is for backing HP_BACKING_HUGETLB");
 	if (options->size == 0)
 		return hp_fail(error, -EINVAL, HP_LIMIT_NONE,
 		               "options: size is 0; a pool has at least one frame of 2 MiB");

@@ -7,6 +7,7 @@
 #include "base/machine.h"
 #include "os/budget.h"
 #include "os/life.h"
+#include "pool/base.h"
 #include "pool/hole.h"
 #include "pool/workers.h"
 #include "sync/futex.h"
@@ -55,6 +56,7 @@ static void describe_sections(uint32_t regions, struct hp_section_spec *spec)
 	spec[HP_SECTION_FRAMES] = (struct hp_section_spec){"frames", sizeof(struct hp_frame), frames};
 	spec[HP_SECTION_ZEROED_MAP] = (struct hp_section_spec){"zeroed map", sizeof(uint64_t), frames / 64};
 	spec[HP_SECTION_FREE_MAP] = (struct hp_section_spec){"free map", sizeof(uint64_t), frames / 64};
+	spec[HP_SECTION_HUGE_MAP] = (struct hp_section_spec){"huge map", sizeof(uint64_t), frames / 64};
 	spec[HP_SECTION_FILES] = (struct hp_section_spec){"files", HP_FILE_RECORD_SIZE, HP_FILES_MAX};
 	spec[HP_SECTION_NAMES] = (struct hp_section_spec){"names", HP_FILE_NAME_SIZE, HP_FILES_MAX};
 	spec[HP_SECTION_VMAS] = (struct hp_section_spec){"mappings", HP_VMA_RECORD_SIZE, HP_VMAS_MAX};
@@ -90,6 +92,7 @@ void hp_pool_find_sections(struct hp_pool_view *view)
 	view->frames = hp_arena_section(arena, HP_SECTION_FRAMES);
 	view->zeroed_map = hp_arena_section(arena, HP_SECTION_ZEROED_MAP);
 	view->free_map = hp_arena_section(arena, HP_SECTION_FREE_MAP);
+	view->huge_map = hp_arena_section(arena, HP_SECTION_HUGE_MAP);
 	view->files = hp_arena_section(arena, HP_SECTION_FILES);
 	view->vmas = hp_arena_section(arena, HP_SECTION_VMAS);
 	view->opens = hp_arena_section(arena, HP_SECTION_OPENS);
@@ -119,7 +122,7 @@ static int create_arena(struct hp_pool_view *view, const hp_pool_options *option
 	uint32_t segments = 0;
 	int result;
 
-	describe_sections(each * (uint32_t)(hugetlb + memory), spec);
+	describe_sections(each * (uint32_t)(hugetlb + memory + !gigantic), spec);
 	result = hp_arena_create(view->os, spec, &view->arena, error);
 	if (result)
 		return result;
@@ -130,6 +133,9 @@ static int create_arena(struct hp_pool_view *view, const hp_pool_options *option
 	if (memory)
 		shared->segment[segments++] = (struct hp_segment_record){
 			.backing = options->backing == HP_BACKING_BASE ? HP_BACKING_BASE : HP_BACKING_THP};
+	shared->frame_regions = each * segments;
+	if (!gigantic)
+		shared->segment[segments++] = (struct hp_segment_record){.backing = HP_BACKING_BASE};
 	for (uint32_t s = 0; s < segments; s++)
 		shared->segment[s].first_region = s * each;
 	shared->regions = each * segments;
@@ -142,10 +148,17 @@ static int create_arena(struct hp_pool_view *view, const hp_pool_options *option
 	shared->file_lock = tuning->file_lock;
 	shared->resv_lock = tuning->resv_lock;
 	shared->zero_mb_per_s = tuning->zero_mb_per_s;
+	shared->late = (options->flags & HP_POOL_LATE) != 0;
+	shared->collapse_relock = tuning->collapse;
+	shared->collapse_none = tuning->collapse_none;
+	shared->collapse_mb_per_s = tuning->collapse_mb_per_s;
+	shared->collapse_scan_ms = tuning->collapse_scan_ms;
+	shared->collapse_verify = tuning->collapse_verify;
 	shared->table_sharing =
 		!(options->flags & HP_POOL_NO_TABLE_SHARING) && view->os->ops->shares_page_tables(view->os);
 	hp_table_init(&shared->files, HP_FILES_MAX);
 	hp_table_init(&shared->vmas, HP_VMAS_MAX);
+	hp_base_init(view);
 	hp_pages_init(&view->pages, (uint32_t)spec[HP_SECTION_PAGES].count);
 	hp_locks_init(&view->locks);
 	HP_ASSERT(hp_points_count() <= HP_POINTS_MAX);
@@ -170,7 +183,7 @@ static int create_segments(struct hp_pool_view *view, const hp_pool_options *opt
 		hp_backing backing = hp_unit(view) > 1 ? HP_BACKING_HUGETLB_1G : shared->segment[s].backing;
 
 		result = view->os->ops->segment_create(view->os, backing, size, &view->segment[s]);
-		if (result == -ENOTSUP && options->backing == HP_BACKING_AUTO)
+		if (result == -ENOTSUP && options->backing == HP_BACKING_AUTO && s < hp_frame_segments(shared))
 			continue; /* the fill says so and goes on to the next kind */
 		if (result == -EFBIG)
 			return hp_fail(error, result, HP_LIMIT_NONE,
@@ -208,6 +221,7 @@ static void destroy_view(struct hp_pool_view *view)
 		pthread_join(view->filling->thread, NULL);
 		free(view->filling);
 	}
+	hp_pool_stop_layers(view);
 	hp_workers_stop(view);
 	if (view->generation)
 		held = hp_pool_unregister(view);
@@ -292,7 +306,7 @@ static int populate_view(struct hp_pool_view *view, const hp_pool_options *optio
 			hp_log(HP_LOG_WARNING, "no threads to zero frames in idle time (errno %d): callers zero",
 			       -refused);
 	}
-	return result;
+	return result ? result : hp_pool_start_layers(t, options);
 }
 
 int hp_pool_make(struct hp_os *os, const hp_pool_options *given, hp_pool *pool, hp_error *error)
@@ -395,6 +409,23 @@ int hp_pool_promise(struct hp_thread *t, uint64_t frames, hp_error *error)
 	return 0;
 }
 
+bool hp_pool_await_frames(struct hp_thread *t, int64_t deadline_ns)
+{
+	struct hp_pool_shared *shared = t->pool->shared;
+	int64_t left = deadline_ns - hp_now_ns();
+
+	if (left <= 0)
+		return false;
+	atomic_fetch_add(&shared->short_waiters, 1);
+	uint32_t event = atomic_load(&shared->short_event);
+
+	/* In slices: who counts itself as waiting may be killed, or come too late to be told. */
+	if (!atomic_load(&shared->uncommitted))
+		hp_futex_wait(&shared->short_event, event, left < HP_SLICE_NS ? left : HP_SLICE_NS);
+	atomic_fetch_sub(&shared->short_waiters, 1);
+	return true;
+}
+
 void hp_pool_unpromise(struct hp_pool_view *view, uint64_t frames)
 {
 	hp_uncommit(view, frames);
@@ -412,7 +443,7 @@ static uint64_t dirty_frames(struct hp_thread *t)
 
 	hp_signals_block(&saved);
 	hp_mutex_lock(&view->shared->extents_lock, &t->locker, HP_CLASS_EXTENTS);
-	for (uint32_t r = 0; r < view->shared->regions; r++)
+	for (uint32_t r = 0; r < view->shared->frame_regions; r++)
 		dirty += view->regions[r].free - view->regions[r].zeroed;
 	hp_mutex_unlock(&view->shared->extents_lock, &t->locker);
 	hp_signals_restore(&saved);
@@ -492,16 +523,17 @@ int hp_pool_stats_get(hp_pool pool, hp_pool_stats *stats)
 	view = t->pool;
 	shared = view->shared;
 	*stats = (hp_pool_stats){.struct_size = sizeof(*stats), .table_sharing = shared->table_sharing};
-	for (uint32_t s = 0; s < shared->segments; s++) {
-		const struct hp_segment_record *segment = &shared->segment[s];
-		uint32_t filled = atomic_load(&segment->filled), huge = atomic_load(&segment->huge);
-		hp_frame_id first = segment->first_region * HP_REGION_FRAMES;
+	for (hp_frame_id frame = 0; frame < hp_pool_frames_max(view); frame++) {
+		enum hp_frame_state state = hp_frame_state(hp_frame_load(&view->frames[frame]));
+		uint64_t offset;
 
-		stats->frames += filled;
-		*(segment->backing == HP_BACKING_HUGETLB ? &stats->hugetlb : &stats->thp) += huge;
-		stats->base += filled - huge;
-		for (uint32_t i = 0; i < filled; i++)
-			count[hp_frame_state(hp_frame_load(&view->frames[first + i]))]++;
+		count[state]++;
+		if (state == HP_FRAME_ABSENT)
+			continue;
+		stats->frames++;
+		*(shared->segment[hp_segment_of(view, frame, &offset)].backing == HP_BACKING_HUGETLB ? &stats->hugetlb
+		  : hp_huge_is(view, frame)                                                          ? &stats->thp
+		                            : &stats->base) += 1;
 	}
 	stats->zeroed = count[HP_FRAME_FREE_ZEROED];
 	stats->dirty = count[HP_FRAME_FREE_DIRTY];
@@ -509,7 +541,7 @@ int hp_pool_stats_get(hp_pool pool, hp_pool_stats *stats)
 	stats->used = count[HP_FRAME_USED];
 	stats->page_size = hp_bytes(hp_unit(t->pool));
 	stats->holes = count[HP_FRAME_HOLE];
-	stats->reserved = hp_pool_reserved(t);
+	stats->reserved = hp_pool_promised(t).frames;
 	stats->files = atomic_load(&shared->files.live);
 	stats->mappings = atomic_load(&shared->vmas.live);
 	for (uint32_t id = 1; id < HP_PROCESSES_MAX; id++)

@@ -13,6 +13,7 @@
 #define HP_POOLS_MAX 16u /* of one process */
 
 struct hp_workers;
+struct hp_collapser;
 struct hp_background_fill;
 
 struct hp_pool_view {
@@ -30,6 +31,7 @@ struct hp_pool_view {
 	struct hp_region *regions;
 	struct hp_frame *frames;
 	uint64_t *zeroed_map, *free_map; /* under the extents lock */
+	_Atomic uint64_t *huge_map;      /* frames of shared memory that the kernel has made huge */
 	struct hp_page_store pages;
 	void *files, *vmas;               /* records of the layers above */
 	char (*names)[HP_FILE_NAME_SIZE]; /* of files, by number; "" is none; under names_lock */
@@ -48,6 +50,7 @@ struct hp_pool_view {
 	uint32_t forks;     /* grows when a child takes the view over: threads of its parent are not its own */
 
 	struct hp_workers *workers;         /* threads of this process; NULL in a fork child */
+	struct hp_collapser *collapser;     /* the same */
 	struct hp_background_fill *filling; /* the same */
 };
 
@@ -101,23 +104,32 @@ void hp_pools_reset(void);
 
 /* -- hooks: what the layers above know about a process ---------------------------------------------------------- */
 
+struct hp_promised { /* free frames, and places for base pages */
+	uint64_t frames, base;
+};
+
 struct hp_pool_hooks { /* each may be NULL */
 	/* Takes back everything that dead processes had: handles, mappings. Under the reap lock; may be begun again. */
 	void (*reap)(struct hp_thread *t, const uint64_t *dead);
 	/* Finishes what a dead thread was in the middle of. Under the reap lock; may be begun again. */
 	void (*recover)(struct hp_thread *t, const struct hp_intent *intent);
+	/* Begins what the layer does in the background, and ends it: a thread of the process that made the pool. */
+	int (*start)(struct hp_thread *t, const hp_pool_options *options);
+	void (*stop)(struct hp_pool_view *view);
 	/* Whether this process has handles or mappings, for hp_pool_close. */
 	bool (*in_use)(struct hp_thread *t);
 	/* Pages promised and not taken, by their bits. Exact when nothing else runs. */
-	uint64_t (*reserved)(struct hp_thread *t);
+	struct hp_promised (*promised)(struct hp_thread *t);
 	/* A file may have been cut or have grown under a mapping of this process. Not under a lock. */
 	void (*catch_up)(struct hp_thread *t);
 	/* The layer's invariants: 0, or -EUCLEAN and the first violation. Nothing else runs. */
 	int (*check)(struct hp_thread *t, hp_error *error);
 };
 void hp_pool_hooks_add(const struct hp_pool_hooks *hooks);
+int hp_pool_start_layers(struct hp_thread *t, const hp_pool_options *options);
+void hp_pool_stop_layers(struct hp_pool_view *view);
 bool hp_pool_in_use(struct hp_thread *t);
-uint64_t hp_pool_reserved(struct hp_thread *t);
+struct hp_promised hp_pool_promised(struct hp_thread *t);
 /* Brings the process's mappings up to date, if they are behind. Not under a lock. */
 void hp_pool_catch_up(struct hp_thread *t);
 /* The same; and waits for another thread that is about it. */
@@ -150,6 +162,8 @@ int hp_pool_enter(uint64_t id, struct hp_thread **t, hp_error *error);
 int hp_pool_enter_view(struct hp_pool_view *view, struct hp_thread **t, hp_error *error);
 /* Commits frames. When short it first waits for frames that workers have in hand, then takes back what the dead had. */
 int hp_pool_promise(struct hp_thread *t, uint64_t frames, hp_error *error);
+/* Waits until some are uncommitted, or a time in ns comes: false then. */
+bool hp_pool_await_frames(struct hp_thread *t, int64_t deadline_ns);
 /* So many free frames are promised to nobody any more: workers may zero what is dirty, and hear of it. Signal safe. */
 void hp_pool_unpromise(struct hp_pool_view *view, uint64_t frames);
 
@@ -163,6 +177,7 @@ void hp_pool_repairs(void);
 struct hp_tuning {
 	uint32_t fault_window, fault_mutexes, fault_sleep_us, zero_mb_per_s;
 	uint32_t file_lock, resv_lock;
+	uint32_t collapse, collapse_none, collapse_mb_per_s, collapse_scan_ms, collapse_verify;
 };
 int hp_tuning_parse(const char *text, bool unsafe, struct hp_tuning *tuning, hp_error *error);
 int hp_options_check(const hp_pool_options *given, hp_pool_options *options, hp_error *error);
@@ -173,6 +188,12 @@ int hp_options_check(const hp_pool_options *given, hp_pool_options *options, hp_
 static inline uint32_t hp_segment_frames(const struct hp_pool_shared *shared)
 {
 	return shared->regions / shared->segments * HP_REGION_FRAMES;
+}
+
+/* Those that have frames, and no places for base pages. */
+static inline uint32_t hp_frame_segments(const struct hp_pool_shared *shared)
+{
+	return shared->frame_regions / (shared->regions / shared->segments);
 }
 
 /* Frames come, go and are mapped in so many, aligned: a huge page of the kernel's. */
@@ -186,7 +207,7 @@ static inline bool hp_is_aligned(const struct hp_pool_view *view, uint64_t bytes
 	return (bytes & (hp_bytes(hp_unit(view)) - 1)) == 0;
 }
 
-/* Frames that the pool may ever have. */
+/* Numbers that frames may ever have, and places for base pages. */
 static inline uint32_t hp_pool_frames_max(const struct hp_pool_view *view)
 {
 	return view->shared->regions * HP_REGION_FRAMES;
@@ -196,6 +217,11 @@ static inline uint32_t hp_pool_frames_max(const struct hp_pool_view *view)
 unsigned hp_segment_of(const struct hp_pool_view *view, hp_frame_id frame, uint64_t *offset);
 /* The address of a frame, mapped in this process when needed. NULL: it could not be mapped. Signal safe. */
 void *hp_direct(struct hp_pool_view *view, hp_frame_id frame);
+/*
+ * Maps the first `frames` of a region there, as many as are, or are about to be, filled; those that were mapped stay.
+ * -ENOMEM: the kernel's pool has not as many. Signal safe.
+ */
+int hp_direct_map(struct hp_pool_view *view, uint32_t region, uint32_t frames);
 /* The kernel has taken pages of these frames out of every page table, shared ones as a whole. */
 void hp_direct_is_spoiled(struct hp_pool_view *view, hp_frame_id first, uint32_t count);
 /* Makes page tables of these frames ones that can be shared, if they are not. */
@@ -205,6 +231,13 @@ void hp_direct_repair(struct hp_pool_view *view, hp_frame_id first, uint32_t cou
 
 /* Fills the pool; its result stands in shared->fill_state and fill_error afterwards. */
 int hp_pool_fill(struct hp_thread *t, const hp_pool_options *options, hp_error *error);
+/*
+ * A pool that is filled late gets what the kernel's pool of huge pages has for it now. Returns how many frames it got;
+ * *missing: how many it still has to get.
+ */
+uint32_t hp_pool_fill_more(struct hp_thread *t, uint32_t *missing);
+/* The machine, or the control group, has the memory for so many frames of shared memory. */
+bool hp_pool_has_room(struct hp_os *os, uint64_t frames, hp_error *why);
 /* The fill is over; what there is to say stands in shared->fill_error. Wakes who waits. */
 void hp_fill_end(struct hp_pool_shared *shared, enum hp_fill_state state);
 /* Processes are dead: a fill that one was in the middle of has failed. */

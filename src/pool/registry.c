@@ -235,6 +235,22 @@ void hp_pool_hooks_add(const struct hp_pool_hooks *added)
 	hooks[hook_count++] = added;
 }
 
+int hp_pool_start_layers(struct hp_thread *t, const hp_pool_options *options)
+{
+	int result = 0;
+
+	for (unsigned i = 0; i < hook_count && !result; i++)
+		result = hooks[i]->start ? hooks[i]->start(t, options) : 0;
+	return result;
+}
+
+void hp_pool_stop_layers(struct hp_pool_view *view)
+{
+	for (unsigned i = 0; i < hook_count; i++)
+		if (hooks[i]->stop)
+			hooks[i]->stop(view);
+}
+
 bool hp_pool_in_use(struct hp_thread *t)
 {
 	bool in_use = false;
@@ -253,14 +269,18 @@ int hp_pool_check_layers(struct hp_thread *t, hp_error *error)
 	return result;
 }
 
-uint64_t hp_pool_reserved(struct hp_thread *t)
+struct hp_promised hp_pool_promised(struct hp_thread *t)
 {
-	uint64_t reserved = 0;
+	struct hp_promised all = {.frames = hp_tenants_reserved(t->pool)};
 
 	for (unsigned i = 0; i < hook_count; i++)
-		if (hooks[i]->reserved)
-			reserved += hooks[i]->reserved(t);
-	return reserved + hp_tenants_reserved(t->pool);
+		if (hooks[i]->promised) {
+			struct hp_promised layer = hooks[i]->promised(t);
+
+			all.frames += layer.frames;
+			all.base += layer.base;
+		}
+	return all;
 }
 
 void hp_pool_catch_up(struct hp_thread *t)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "pool/tenant.h"
 
+#include "pool/base.h"
 #include "pool/extent.h"
 #include "pool/hole.h"
 
@@ -19,6 +20,21 @@ static uint64_t committed_for(const struct hp_tenant_record *tenant, uint64_t us
 	return used > tenant->minimum ? used : tenant->minimum;
 }
 
+/* How many more are committed when it uses so many more. */
+static uint64_t committed_more(const struct hp_tenant_record *tenant, uint64_t frames)
+{
+	uint64_t used = atomic_load_explicit(&tenant->used, memory_order_relaxed);
+
+	return committed_for(tenant, used + frames) - committed_for(tenant, used);
+}
+
+/* Uses so many more frames, and as many places for base pages less. Under the lock. */
+static void shift(struct hp_tenant_record *tenant, int frames)
+{
+	atomic_fetch_add_explicit(&tenant->used, (uint64_t)(int64_t)frames, memory_order_relaxed);
+	atomic_fetch_sub_explicit(&tenant->base, (uint64_t)(int64_t)frames, memory_order_relaxed);
+}
+
 /* ---- frames ----------------------------------------------------------------------------------------------------- */
 
 /* Takes what is needed beyond what is committed already, and takes that into account. */
@@ -31,25 +47,34 @@ static int commit_more(struct hp_pool_view *view, uint64_t needed, uint64_t *com
 	return 0;
 }
 
-int hp_tenant_charge(struct hp_thread *t, uint32_t number, uint64_t frames, uint64_t *committed, uint64_t *missing)
+int hp_tenant_charge(struct hp_thread *t, uint32_t number, uint64_t frames, uint64_t base, uint64_t *committed,
+                     uint64_t *missing)
 {
 	struct hp_tenant_record *tenant = record_of(t->pool, number);
-	uint64_t used;
+	uint64_t used, all = frames + base;
 	int result;
 
 	if (!number)
 		return commit_more(t->pool, frames, committed, missing);
 	hp_mutex_lock(&tenant->lock, &t->locker, HP_CLASS_TENANT);
 	used = atomic_load_explicit(&tenant->used, memory_order_relaxed);
-	if (frames > tenant->limit || used > tenant->limit - frames)
+	if (all > tenant->limit || used + atomic_load(&tenant->base) > tenant->limit - all)
 		result = -EDQUOT;
 	else
-		result = commit_more(t->pool, committed_for(tenant, used + frames) - committed_for(tenant, used),
-		                     committed, missing);
-	if (!result)
+		result = commit_more(t->pool, committed_more(tenant, frames), committed, missing);
+	if (!result) {
 		atomic_store_explicit(&tenant->used, used + frames, memory_order_relaxed);
+		atomic_fetch_add_explicit(&tenant->base, base, memory_order_relaxed);
+	}
 	hp_mutex_unlock(&tenant->lock, &t->locker);
 	return result;
+}
+
+void hp_tenant_uncharge_base(struct hp_thread *t, uint32_t number, uint64_t places)
+{
+	if (number)
+		atomic_fetch_sub(&record_of(t->pool, number)->base, places);
+	hp_base_uncommit(t->pool, places);
 }
 
 void hp_tenant_uncharge(struct hp_thread *t, uint32_t number, uint64_t frames)
@@ -67,8 +92,35 @@ void hp_tenant_uncharge(struct hp_thread *t, uint32_t number, uint64_t frames)
 	given = committed_for(tenant, used) - committed_for(tenant, used - frames);
 	atomic_store_explicit(&tenant->used, used - frames, memory_order_relaxed);
 	hp_mutex_unlock(&tenant->lock, &t->locker);
-	if (given)
-		hp_pool_unpromise(t->pool, given);
+	hp_pool_unpromise(t->pool, given); /* workers hear of it also where the minimum keeps all */
+}
+
+int hp_tenant_to_frame(struct hp_thread *t, uint32_t number)
+{
+	uint64_t committed = 0, missing;
+	int result;
+
+	if (!number)
+		return hp_commit(t->pool, 1);
+	hp_mutex_lock(&record_of(t->pool, number)->lock, &t->locker, HP_CLASS_TENANT);
+	result = commit_more(t->pool, committed_more(record_of(t->pool, number), 1), &committed, &missing);
+	if (!result)
+		shift(record_of(t->pool, number), 1);
+	hp_mutex_unlock(&record_of(t->pool, number)->lock, &t->locker);
+	return result;
+}
+
+void hp_tenant_to_base(struct hp_thread *t, uint32_t number)
+{
+	uint64_t given = 1;
+
+	if (number) {
+		hp_mutex_lock(&record_of(t->pool, number)->lock, &t->locker, HP_CLASS_TENANT);
+		shift(record_of(t->pool, number), -1);
+		given = committed_more(record_of(t->pool, number), 1);
+		hp_mutex_unlock(&record_of(t->pool, number)->lock, &t->locker);
+	}
+	hp_pool_unpromise(t->pool, given);
 }
 
 int hp_tenant_explain(const struct hp_pool_view *view, uint32_t number, uint64_t frames, hp_error *error)
@@ -78,7 +130,7 @@ int hp_tenant_explain(const struct hp_pool_view *view, uint32_t number, uint64_t
 	return hp_fail(error, -EDQUOT, HP_LIMIT_TENANT,
 	               "%lu frames of 2 MiB are needed and the tenant uses %lu of at most %lu; free something of it, "
 	               "or make a tenant with a larger limit",
-	               frames, atomic_load(&tenant->used), tenant->limit);
+	               frames, hp_tenant_used(view, number), tenant->limit);
 }
 
 uint64_t hp_tenants_reserved(const struct hp_pool_view *view)
@@ -97,7 +149,9 @@ uint64_t hp_tenants_reserved(const struct hp_pool_view *view)
 
 uint64_t hp_tenant_used(const struct hp_pool_view *view, uint32_t number)
 {
-	return atomic_load(&record_of(view, number)->used);
+	const struct hp_tenant_record *tenant = record_of(view, number);
+
+	return atomic_load(&tenant->used) + atomic_load(&tenant->base);
 }
 
 /* ---- lives ------------------------------------------------------------------------------------------------------ */
@@ -235,7 +289,7 @@ int hp_tenant_close(hp_tenant tenant)
 		hp_tenant_leave(t->pool, number);
 		return -EBUSY;
 	}
-	if (atomic_load(&record->used)) {
+	if (hp_tenant_used(t->pool, number)) {
 		atomic_store(&record->files, 0);
 		return -EBUSY;
 	}
@@ -265,7 +319,7 @@ int hp_tenant_stat_get(hp_tenant tenant, hp_tenant_stat *stat)
 			.files = atomic_load(&record->files) - 1,
 			.limit = record->limit == HP_TENANT_NO_LIMIT ? 0 : hp_bytes(record->limit),
 			.minimum = hp_bytes(record->minimum),
-			.used = hp_bytes(atomic_load(&record->used)),
+			.used = hp_bytes(hp_tenant_used(t->pool, number)),
 		};
 	hp_tenant_leave(t->pool, number);
 	return result;

@@ -74,6 +74,22 @@ static void announce_clean(struct hp_pool_shared *shared)
 	hp_futex_wake(&shared->clean_event, INT_MAX);
 }
 
+/* It is counted first and `pause` looked at then; who pauses does it the other way round: one sees the other. */
+bool hp_workers_enter(struct hp_pool_view *view)
+{
+	atomic_store(&view->shared->worker_process, view->process);
+	atomic_fetch_add(&view->shared->zeroing, 1);
+	if (!atomic_load(&view->shared->pause))
+		return true;
+	hp_workers_leave(view);
+	return false;
+}
+
+void hp_workers_leave(struct hp_pool_view *view)
+{
+	announce_clean(view->shared);
+}
+
 /* A dirty frame that nobody was promised, committed and mapped; HP_NO_FRAME: there is none. */
 static hp_frame_id take_work(struct hp_thread *t)
 {

@@ -20,7 +20,6 @@ void hp_workers_stop(struct hp_pool_view *view);
  * be stopped, or a zeroer may not get the CPU, so who only wants frames waits for HP_WORKERS_PATIENCE. Nests. Not in
  * the fault path.
  */
-#define HP_SLICE_NS 100000000         /* after so long without news we look whether somebody has died */
 #define HP_WORKERS_PATIENCE 200000000 /* ns */
 bool hp_workers_pause(struct hp_thread *t, int64_t timeout_ns);
 void hp_workers_resume(struct hp_thread *t);
@@ -28,5 +27,12 @@ void hp_workers_resume(struct hp_thread *t);
 void hp_workers_notify(struct hp_pool_view *view);
 /* Processes are dead: takes back the frames that their zeroers had, and their pauses. */
 void hp_workers_reap(struct hp_thread *t, const uint64_t *dead);
+
+/*
+ * The same for other threads that change the pool by themselves, page by page: they count as zeroing workers at work.
+ * False: workers are held off. Where it is true hp_workers_leave() must follow.
+ */
+bool hp_workers_enter(struct hp_pool_view *view);
+void hp_workers_leave(struct hp_pool_view *view);
 
 #endif

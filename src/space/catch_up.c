@@ -90,7 +90,7 @@ static int restore_lazy(struct hp_thread *t, struct hp_mapping *m)
 static int restore_ready(struct hp_thread *t, struct hp_mapping *m, uint32_t reach, uint32_t inside)
 {
 	uint32_t first = m->first + reach, end = m->first + inside;
-	int result = hp_file_fill(t, hp_mapping_file(m), first, end - first, NULL);
+	int result = hp_file_fill(t, hp_mapping_file(m), first, end - first, HP_FILL_MEMORY, NULL);
 
 	if (!result) {
 		count_maps(m, hp_min(m->maps + runs_of(t, m, first, end), m->pages));

@@ -9,8 +9,12 @@
 #include "space/space.h"
 
 #include "base/log.h"
+#include "base/machine.h"
 #include "file/lock.h"
+#include "file/moving.h"
 #include "file/place.h"
+#include "pool/base.h"
+#include "pool/extent.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -22,11 +26,11 @@ static __thread struct {
 	uint32_t window; /* pages */
 } touches;
 
-/* The last fault of this thread on a page that was mapped already. */
+/* The last fault of this thread on a page that was mapped already, and how often its file's pages had been moved. */
 static __thread struct {
 	const struct hp_mapping *mapping;
 	uintptr_t address;
-	uint32_t times;
+	uint32_t times, moves;
 } repeated;
 
 /* A lost race leaves nothing to do, once or twice; a page that keeps faulting was protected by somebody else. */
@@ -52,24 +56,32 @@ struct run {
 
 /*
  * The pages around `page` that are present in frames beside its own and not mapped yet, inside the aligned block of the
- * largest window, the mapping and the chunk. Forward at least `window` pages may be looked at.
+ * largest window, the mapping, the chunk and the segment. Forward at least `window` pages may be looked at. A page that
+ * is being moved is left out.
  */
 static struct run run_around(const struct hp_mapping *m, uint32_t page, uint32_t window)
 {
-	struct hp_index index = hp_file_index(m->pool, hp_file_at(m->pool, m->file));
+	const struct hp_file_record *file = hp_file_at(m->pool, m->file);
+	struct hp_index index = hp_file_index(m->pool, file);
 	uint32_t block = m->pool->shared->fault_window, low = page & ~(block - 1), high = low + block;
 	uint32_t chunk = page & ~(HP_REGION_FRAMES - 1);
 	struct run run = {page, 1, hp_index_lookup(index, page)};
+	uint64_t frames_end, frames_start;
 
 	high = high > page + window ? high : page + window;
 	high = (uint32_t)hp_min(high, atomic_load(&hp_file_at(m->pool, m->file)->pages)); /* reach may be behind it */
 	low = low > m->first ? low : m->first;
 	high = (uint32_t)hp_min(hp_min(high, m->first + atomic_load(&m->reach)), chunk + HP_REGION_FRAMES);
-	while (page + run.pages < high && hp_index_lookup(index, page + run.pages) == run.frame + run.pages &&
+	frames_end = hp_segment_end(m->pool, run.frame);
+	frames_start = frames_end - hp_segment_frames(m->pool->shared);
+	/* Whether it moves is asked first: what is looked up then is the new frame, or the move waits for us. */
+	while (page + run.pages < high && run.frame + run.pages < frames_end &&
+	       !hp_file_is_moving(file, page + run.pages) &&
+	       hp_index_lookup(index, page + run.pages) == run.frame + run.pages &&
 	       !hp_touched_test(m->touched, page + run.pages))
 		run.pages++;
-	while (run.page > low && run.frame > 0 && hp_index_lookup(index, run.page - 1) == run.frame - 1 &&
-	       !hp_touched_test(m->touched, run.page - 1)) {
+	while (run.page > low && run.frame > frames_start && !hp_file_is_moving(file, run.page - 1) &&
+	       hp_index_lookup(index, run.page - 1) == run.frame - 1 && !hp_touched_test(m->touched, run.page - 1)) {
 		run.page--;
 		run.frame--;
 		run.pages++;
@@ -95,6 +107,8 @@ static void merge_chunk(const struct hp_mapping *m, uint32_t page)
 	if (first < m->first || first + HP_REGION_FRAMES > hp_mapping_end(m) ||
 	    first + HP_REGION_FRAMES > atomic_load(&hp_file_at(m->pool, m->file)->pages) ||
 	    hp_index_run(index, first, HP_REGION_FRAMES) != HP_REGION_FRAMES ||
+	    hp_segment_end(m->pool, frame) - frame < HP_REGION_FRAMES ||
+	    atomic_load(&hp_file_at(m->pool, m->file)->moving) ||
 	    os->ops->reserve(os, HP_REGION_SIZE, HP_REGION_SIZE, 0, &address))
 		return;
 	scratch.start = (uintptr_t)address;
@@ -115,7 +129,9 @@ static void merge_chunk(const struct hp_mapping *m, uint32_t page)
 static int map_around(struct hp_thread *t, struct hp_mapping *m, uint32_t page, uint32_t window, uint32_t *end)
 {
 	struct run run = run_around(m, page, window);
-	int result = hp_mapping_place(m, run.page, run.pages, run.frame, HP_OS_MAP_REPLACE | HP_OS_MAP_POPULATE);
+	/* Memory of places for base pages comes when it is touched. */
+	unsigned populate = hp_is_base(m->pool, run.frame) ? 0 : HP_OS_MAP_POPULATE;
+	int result = hp_mapping_place(m, run.page, run.pages, run.frame, HP_OS_MAP_REPLACE | populate);
 
 	if (result)
 		return result;
@@ -156,25 +172,36 @@ static bool is_reached(const struct hp_mapping *m, uint32_t page)
 	return page - m->first < atomic_load(&m->reach);
 }
 
+/* -EBUSY: the page is being moved. */
+static int resolve_locked(struct hp_thread *t, struct hp_mapping *m, uint32_t page, uint32_t window, uint32_t *end)
+{
+	struct hp_file_use use = hp_mapping_file(m);
+	uint32_t left = hp_mapping_end(m) - page;
+	int result;
+
+	if (hp_file_is_moving(use.record, page))
+		return -EBUSY;
+	result = hp_file_fault_locked(t, use, page, (window < left ? window : left) - 1, key_of(m, page));
+	return result ? result : map_around(t, m, page, window, end);
+}
+
 /* -ENXIO: the page lies beyond the file's end, or did: the access is to be repeated, and mostly SIGBUS. */
 static int resolve(struct hp_thread *t, struct hp_mapping *m, uint32_t page, uint32_t window, uint32_t *end)
 {
 	struct hp_file_use use = hp_mapping_file(m);
-	uint32_t unit = hp_unit(m->pool), left;
+	uint32_t unit = hp_unit(m->pool);
 	bool reached;
 	int result;
 
 	page -= page % unit;
 	window = window > unit ? window : unit;
-	left = hp_mapping_end(m) - page;
-
-	hp_file_fault_lock(t, use, m->vma);
-	reached = is_reached(m, page);
-	result = reached ? hp_file_fault_locked(t, use, page, (window < left ? window : left) - 1, key_of(m, page))
-	                 : -ENXIO;
-	if (!result)
-		result = map_around(t, m, page, window, end);
-	hp_file_fault_unlock(t, use, m->vma);
+	do {
+		hp_file_await_move(t, use, page);
+		hp_file_fault_lock(t, use, m->vma);
+		reached = is_reached(m, page);
+		result = reached ? resolve_locked(t, m, page, window, end) : -ENXIO;
+		hp_file_fault_unlock(t, use, m->vma);
+	} while (result == -EBUSY);
 	return result == -ENXIO && reached ? cut_to_size(t, m) : result;
 }
 
@@ -194,15 +221,35 @@ int hp_mapping_populate(struct hp_thread *t, struct hp_mapping *m, uint32_t page
 	return result;
 }
 
-/* Somebody mapped the page already. True: the access can be repeated. */
+/*
+ * Somebody mapped the page already, or it was write-protected to be moved. True: the access can be repeated.
+ */
 static bool may_repeat(const struct hp_mapping *m, uintptr_t address)
 {
-	if (repeated.mapping != m || repeated.address != address) {
+	uint32_t moves = atomic_load(&hp_mapping_file(m).record->moves);
+
+	if (repeated.mapping != m || repeated.address != address || repeated.moves != moves) {
 		repeated.mapping = m;
 		repeated.address = address;
+		repeated.moves = moves;
 		repeated.times = 0;
 	}
 	return repeated.times++ < REPEATS_MAX;
+}
+
+/* A store to a page that is mapped: true if it was being moved, and no longer is. */
+static bool waited_for_move(struct hp_mapping *m, uint32_t page)
+{
+	struct hp_file_use use = hp_mapping_file(m);
+	struct hp_thread *t;
+	int64_t start;
+
+	if (!hp_file_is_moving(use.record, page) || hp_thread_enter_blocked(m->pool, &t))
+		return false;
+	start = hp_now_ns();
+	hp_file_await_move(t, use, page);
+	hp_histogram_add(&m->pool->shared->collapse.pause, (uint64_t)(hp_now_ns() - start));
+	return true;
 }
 
 static enum hp_fault_result fault_in(struct hp_mapping *m, uintptr_t address, bool write)
@@ -221,7 +268,7 @@ static enum hp_fault_result fault_in(struct hp_mapping *m, uintptr_t address, bo
 		return HP_FAULT_FOREIGN;
 	/* Ready memory, or the kernel's, may have come in the place of lazy memory that was touched. */
 	if (!(m->flags & HP_MAP_LAZY) || atomic_load(&m->frozen) || hp_touched_test(m->touched, page))
-		return may_repeat(m, address) ? HP_FAULT_RESOLVED : HP_FAULT_FOREIGN;
+		return waited_for_move(m, page) || may_repeat(m, address) ? HP_FAULT_RESOLVED : HP_FAULT_FOREIGN;
 	result = hp_thread_enter_blocked(m->pool, &t);
 	if (!result)
 		result = resolve(t, m, page, choose_window(m, page), &touches.next);

@@ -159,6 +159,7 @@ static void adopt_pool(struct hp_pool_view *view)
 	hp_life_keep(view->process_lock);
 	view->forks++;
 	view->workers = NULL; /* the parent's threads; their records are left where the parent's memory was */
+	view->collapser = NULL;
 	view->filling = NULL;
 	if (view->process)
 		view->processes.record[view->process].pid = getpid();
@@ -193,6 +194,7 @@ static bool take_over(void)
 		memset(&hp_space.fork_gate, 0, sizeof(hp_space.fork_gate));
 		hp_pools_reset();
 		hp_epoch_reset(&hp_space.epoch);
+		hp_pins_reset();
 		for (uint32_t i = 0; i < HP_POOLS_MAX; i++)
 			if (hp_pool_at(i))
 				adopt_pool(hp_pool_at(i));

@@ -101,7 +101,7 @@ static int map_ready(struct hp_thread *t, struct hp_mapping *m, uintptr_t wish, 
 	int result = 0;
 
 	if (!runs) {
-		result = hp_file_fill(t, use, m->first, m->pages, error);
+		result = hp_file_fill(t, use, m->first, m->pages, HP_FILL_MEMORY, error);
 		runs = result ? 0 : hp_mapping_runs(t, m);
 	}
 	if (!result)
@@ -246,6 +246,7 @@ int hp_map(hp_file file, uint64_t offset, uint64_t length, unsigned prot, unsign
            hp_error *error)
 {
 	uintptr_t wish = flags & (HP_MAP_WISH | HP_MAP_AT | HP_MAP_REPLACE) ? (uintptr_t)*address : 0, start;
+	bool ready = !(flags & HP_MAP_LAZY);
 	struct hp_file_use use;
 	struct hp_mapping *m;
 	struct hp_thread *t;
@@ -254,18 +255,26 @@ int hp_map(hp_file file, uint64_t offset, uint64_t length, unsigned prot, unsign
 
 	if (result)
 		return result;
+	/* So that its pages can be mapped anew one by one. */
+	if (use.record->flags & HP_FILE_MOVABLE)
+		flags |= HP_MAP_LAZY;
 	result = hp_space_check(t->pool, prot, flags, wish, error);
 	if (!result)
 		result = hp_file_range(t->pool, use.record, offset, length, &first, &pages, error);
 	m = result ? NULL : hp_mapping_new(t->pool, use.number, first, pages, prot, flags);
 	if (!result && !m)
 		result = hp_fail(error, -ENOMEM, HP_LIMIT_MEMORY, "no memory to note the mapping");
+	if (!result && ready && flags & HP_MAP_LAZY)
+		result = hp_file_fill(t, use, first, pages, HP_FILL_MEMORY, error);
 	if (!result)
 		result = hp_space_map(t, m, wish, &start, error);
 	if (!result)
 		*address = (void *)start;
 	else
 		free(m);
+	/* What cannot be mapped now is mapped when it is touched. */
+	if (!result && ready && flags & HP_MAP_LAZY)
+		hp_populate((void *)start, hp_bytes(pages));
 	hp_pool_catch_up(t);
 	hp_file_put(t, use.number);
 	return result;

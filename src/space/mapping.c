@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "os/budget.h"
+#include "pool/extent.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -135,7 +136,6 @@ int hp_mapping_place(const struct hp_mapping *m, uint32_t page, uint32_t pages, 
 	uint64_t offset;
 	unsigned segment = hp_segment_of(m->pool, frame, &offset);
 
-	/* Numbers go on from one segment to the next; memory does not. */
 	HP_ASSERT(offset + hp_bytes(pages) <= hp_bytes(hp_segment_frames(m->pool->shared)));
 	return os->ops->map(os, hp_mapping_at(m, page), hp_bytes(pages), m->prot, m->pool->segment[segment], offset,
 	                    os_flags);
@@ -149,7 +149,8 @@ uint32_t hp_mapping_run(struct hp_thread *t, const struct hp_mapping *m, uint32_
 
 	*frame = hp_index_lookup(index, page);
 	hp_section_leave(&t->locker, section);
-	return run;
+	/* Numbers go on from one segment to the next; memory does not. */
+	return run ? (uint32_t)hp_min(run, hp_segment_end(m->pool, *frame) - *frame) : 0;
 }
 
 uint32_t hp_mapping_runs(struct hp_thread *t, const struct hp_mapping *m)

@@ -111,7 +111,7 @@ int hp_map_private(hp_pool pool, uint64_t length, unsigned prot, unsigned flags,
 	if (!result)
 		result = check(t, length, prot, flags, wish, error);
 	if (!result)
-		result = hp_file_make(t, length, 0, &number, error);
+		result = hp_file_make(t, &(hp_file_options){.size = length}, 0, &number, error);
 	if (result)
 		return result;
 	m = hp_mapping_new(t->pool, number, 0, (uint32_t)hp_frames(length), prot, flags | HP_MAPPING_PRIVATE);

@@ -211,6 +211,7 @@ int hp_space_replace(struct hp_thread *t, struct hp_mapping *m, uintptr_t start,
 		hp_cut_lower_pieces(&replaced.left);
 	if (replaced.right.pieces)
 		hp_cut_lower_pieces(&replaced.right);
+	hp_pins_drop(start, end);
 	move_all(t, m, scratch);
 	hp_vma_at(t->pool, m->vma)->address = m->start;
 	atomic_store(&m->moving, false); /* from here on others may unmap it */

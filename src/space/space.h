@@ -76,11 +76,6 @@ extern struct hp_space hp_space;
 /* The calling thread's part in the locks of the space: it has another one in each pool, and may have none there. */
 const struct hp_locker *hp_space_locker(void);
 
-/* -- library.c --------------------------------------------------------------------------------------------------- */
-
-/* hp_pool_create on a backend of choice. */
-int hp_pool_create_on(struct hp_os *os, const hp_pool_options *options, hp_pool *pool, hp_error *error);
-
 /* -- mapping.c --------------------------------------------------------------------------------------------------- */
 
 static inline void *hp_mapping_at(const struct hp_mapping *m, uint32_t page)
@@ -177,6 +172,15 @@ void hp_space_enter(void);
 void hp_space_leave(void);
 /* This process has mappings of the pool, also such as are in no books. */
 bool hp_space_in_use(struct hp_thread *t);
+
+/* -- pin.c ------------------------------------------------------------------------------------------------------- */
+
+/* A page of a file is pinned by this process. The space lock is held. */
+bool hp_page_is_pinned(const struct hp_pool_view *view, uint32_t file, uint32_t page);
+/* Addresses that are not mapped any more have no pins. */
+void hp_pins_drop(uintptr_t start, uintptr_t end);
+/* In a fork child, which has none. */
+void hp_pins_reset(void);
 
 /* -- replace.c --------------------------------------------------------------------------------------------------- */
 

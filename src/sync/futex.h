@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#define HP_SLICE_NS 100000000 /* after so long without news we look whether somebody has died */
 #define HP_FUTEX_FOREVER INT64_MAX
 
 /* Sleeps while *word == expected, at most timeout_ns. 0, -EAGAIN, -EINTR or -ETIMEDOUT: look at the word again. */

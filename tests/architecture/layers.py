@@ -12,14 +12,14 @@ from pathlib import Path
 from common import c_files, expect, line_of, make_tree, report, strip
 
 # The layers, the ground first: each may include from itself and from those before it.
-LAYERS = ['base', 'os', 'sync', 'arena', 'wire', 'pool', 'file', 'space', 'collapse', 'vmap', 'service']
+LAYERS = ['base', 'os', 'sync', 'arena', 'wire', 'pool', 'file', 'space', 'collapse', 'vmap', 'library', 'service']
 
 # Those that stand beside the layers: what they may include besides themselves; a folder or a single header.
 # The bench has the locks and the page-cache index too: it measures them by themselves, which nothing public lets it do.
 # It makes a pool on the backend without memory, to see what the books of a terabyte cost where there is none.
 BESIDE = {
     'preload': ['base', 'os', 'wire'],
-    'bench': ['base', 'os/os.h', 'os/probe.h', 'os/sim.h', 'sync', 'arena/pages.h', 'file/index.h', 'space/space.h'],
+    'bench': ['base', 'os/os.h', 'os/probe.h', 'os/sim.h', 'sync', 'arena/pages.h', 'file/index.h', 'library/library.h'],
     'cli': ['base', 'os/os.h', 'os/probe.h'],
 }
 

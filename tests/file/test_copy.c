@@ -321,17 +321,16 @@ static void test_clearing_what_is_gone(void)
 	struct hp_thread *t;
 	struct hp_file_use use;
 	uint64_t word = 7;
-	hp_file file;
 
 	make_pool(1, NULL);
 	file = make_file(2);
 	EXPECT_EQ(hp_file_write(file, 0, &word, sizeof(word)), sizeof(word));
 	EXPECT_EQ(hp_thread_enter(hp_pool_find(pool.id), &t), 0);
 	use = (struct hp_file_use){hp_file_at(t->pool, file.id >> 8 & 0xffffff), file.id >> 8 & 0xffffff};
-	EXPECT_EQ(hp_file_clear(t, use, FRAME + 100, 50), 0);
+	EXPECT_EQ(hp_file_clear(t, use, FRAME + 100, 50, false), 0);
 	EXPECT_EQ(file_stat(file).present, FRAME);
-	EXPECT_EQ(hp_file_clear(t, use, 0, 4), 0);
-	EXPECT_EQ(hp_file_clear(t, use, 2 * FRAME, 4), -ENXIO);
+	EXPECT_EQ(hp_file_clear(t, use, 0, 4, false), 0);
+	EXPECT_EQ(hp_file_clear(t, use, 2 * FRAME, 4, false), -ENXIO);
 	EXPECT_EQ(hp_file_read(file, 0, &word, sizeof(word)), sizeof(word));
 	EXPECT_EQ(word, 0);
 	close_file(file);

@@ -158,7 +158,8 @@ static void test_names_that_are_refused(void)
 	expect_refused(try_open("", HP_FILE_CREATE, &file), -EINVAL);
 	expect_refused(hp_file_unlink(pool, "", &error), -EINVAL);
 	expect_refused(hp_file_unlink(pool, NULL, &error), -EINVAL);
-	expect_refused(try_open("a", 4, &file), -EINVAL);
+	expect_refused(try_open("a", 16, &file), -EINVAL);
+	expect_refused(try_open("a", HP_FILE_FALLBACK | HP_FILE_MOVABLE, &file), -ENOENT); /* of a new file */
 	expect_refused(try_open(NULL, 0, &file), -EINVAL);
 	expect_refused(hp_file_open(pool, NULL, NULL, &file, &error), -EINVAL);
 	expect_refused(open_as("a", HP_FILE_CREATE, 0, (hp_tenant){0}, &file), -EINVAL);

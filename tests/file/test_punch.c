@@ -3,6 +3,7 @@
 #include "real.h"
 
 #include "os/inject.h"
+#include "library/library.h"
 #include "space/space.h"
 #include "support/random.h"
 

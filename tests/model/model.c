@@ -12,7 +12,7 @@ static uint64_t min(uint64_t a, uint64_t b)
 
 void model_begin(struct model *m, uint64_t frames, uint32_t frames_max)
 {
-	*m = (struct model){.frames = frames, .frames_max = frames_max};
+	*m = (struct model){.frames = frames, .places = frames_max, .frames_max = frames_max};
 	for (unsigned i = 0; i < MODEL_SLOTS; i++) {
 		m->name[i] = -1;
 		m->handle[i].file = -1;
@@ -47,6 +47,31 @@ uint64_t model_tenant_files(const struct model *m, int tenant)
 	return files;
 }
 
+/* Of what the tenant's files were promised. */
+static uint64_t places_of(const struct model *m, int tenant)
+{
+	uint64_t places = 0;
+
+	for (unsigned i = 0; i < MODEL_FILES; i++)
+		if (m->file[i].exists && m->file[i].tenant == tenant)
+			places += m->file[i].places;
+	return places;
+}
+
+static uint64_t frames_of(const struct model *m, int tenant)
+{
+	return model_tenant_used(m, tenant) - places_of(m, tenant);
+}
+
+uint64_t model_places(const struct model *m)
+{
+	uint64_t places = 0;
+
+	for (int tenant = -1; tenant < MODEL_TENANTS; tenant++)
+		places += places_of(m, tenant);
+	return places;
+}
+
 static uint64_t committed_to(const struct model_tenant *tenant, uint64_t used)
 {
 	return used > tenant->minimum ? used : tenant->minimum;
@@ -54,24 +79,33 @@ static uint64_t committed_to(const struct model_tenant *tenant, uint64_t used)
 
 uint64_t model_committed(const struct model *m)
 {
-	uint64_t committed = model_tenant_used(m, -1);
+	uint64_t committed = frames_of(m, -1);
 
 	for (int i = 0; i < MODEL_TENANTS; i++)
 		if (m->tenant[i].exists)
-			committed += committed_to(&m->tenant[i], model_tenant_used(m, i));
+			committed += committed_to(&m->tenant[i], frames_of(m, i));
 	return committed;
 }
 
-/* -1 is no tenant: neither limit nor minimum. */
-static int charge(const struct model *m, int tenant, uint64_t pages)
+uint64_t model_spare(const struct model *m, const struct model_file *file)
 {
-	uint64_t used = model_tenant_used(m, tenant), needed = pages;
+	uint64_t frames = frames_of(m, file->tenant);
 
-	if (tenant >= 0 && used + pages > m->tenant[tenant].limit)
+	return file->tenant < 0 ? 0 : committed_to(&m->tenant[file->tenant], frames) - frames;
+}
+
+/* For pages that the file is promised more; the tenant -1 has neither limit nor minimum. */
+static int charge(const struct model *m, struct model_file *file, uint64_t pages)
+{
+	uint64_t spare = model_spare(m, file), left = m->frames - model_committed(m), base;
+
+	if (file->tenant >= 0 && model_tenant_used(m, file->tenant) + pages > m->tenant[file->tenant].limit)
 		return -EDQUOT;
-	if (tenant >= 0)
-		needed = committed_to(&m->tenant[tenant], used + pages) - committed_to(&m->tenant[tenant], used);
-	return model_committed(m) + needed > m->frames ? -ENOMEM : 0;
+	base = pages > spare + left ? pages - spare - left : 0;
+	if (base && (!(file->flags & HP_FILE_FALLBACK) || model_places(m) + base > m->places))
+		return -ENOMEM;
+	file->places += (uint32_t)base;
+	return 0;
 }
 
 int model_promise(struct model *m, struct model_file *file, uint32_t first, uint32_t pages)
@@ -81,7 +115,7 @@ int model_promise(struct model *m, struct model_file *file, uint32_t first, uint
 
 	for (uint32_t page = first; page < first + pages; page++)
 		missing += !file->promised[page];
-	result = missing ? charge(m, file->tenant, missing) : 0;
+	result = missing ? charge(m, file, missing) : 0;
 	if (result)
 		return result;
 	memset(file->promised + first, true, pages);
@@ -129,13 +163,14 @@ struct model_file *model_file_of(struct model *m, unsigned slot)
 	return file && file->exists && file->serial == handle->serial && file->opens ? file : NULL;
 }
 
-void model_make_file(struct model *m, int file, uint32_t pages, int tenant)
+void model_make_file(struct model *m, int file, uint32_t pages, int tenant, unsigned flags)
 {
 	m->file[file] = (struct model_file){.exists = true,
 	                                    .serial = ++m->serial,
 	                                    .size = pages,
 	                                    .most = pages > m->frames_max ? pages : m->frames_max,
-	                                    .tenant = tenant};
+	                                    .tenant = tenant,
+	                                    .flags = flags};
 }
 
 static void drop_content(struct model_file *file, uint32_t first, uint32_t end)
@@ -168,7 +203,7 @@ int model_allocate(struct model *m, struct model_file *file, uint32_t first, uin
 	int result = model_promise(m, file, first, pages);
 
 	if (!result)
-		memset(file->framed + first, true, pages);
+		memset(file->there + first, true, pages);
 	return result;
 }
 
@@ -184,10 +219,28 @@ static bool is_mapped(const struct model *m, const struct model_file *file, uint
 	return false;
 }
 
+/* What of all that is left must lie in places, and what can. */
+static void bound_places(struct model_file *file)
+{
+	uint32_t low = file->places - file->spread, high = file->places;
+	uint32_t least = model_lying(file, MODEL_IN_PLACE);
+	uint32_t most = file->promised_count - model_lying(file, MODEL_IN_FRAME);
+
+	file->places = high < most ? high : most;
+	file->spread = file->places - (low > least ? low : least);
+}
+
 static void unpromise(struct model_file *file, uint32_t page)
 {
+	uint32_t in_place = file->promised[page] && file->lies[page] == MODEL_IN_PLACE;
+
+	if (file->promised[page] && file->lies[page] == MODEL_UNKNOWN && file->places > file->spread)
+		file->spread++;
+	file->places -= in_place;
+	file->spread = file->spread < file->places ? file->spread : file->places;
 	file->promised_count -= file->promised[page];
-	file->promised[page] = file->framed[page] = false;
+	file->promised[page] = file->there[page] = false;
+	file->lies[page] = MODEL_UNKNOWN;
 }
 
 /* As far as bytes go: those at the start of a base page are its tag (os/sim.c). */
@@ -224,6 +277,7 @@ void model_punch(struct model *m, struct model_file *file, uint64_t offset, uint
 	for (uint32_t page = first; page < last; page++)
 		if (!is_mapped(m, file, page))
 			unpromise(file, page);
+	bound_places(file);
 }
 
 /* What mappings have beyond the end is promised again. */
@@ -234,10 +288,14 @@ static int promise_again(struct model *m, struct model_file *file, uint32_t page
 
 	for (uint32_t page = file->size; page < pages; page++)
 		missing += is_mapped(m, file, page);
-	result = missing ? charge(m, file->tenant, missing) : 0;
+	result = missing ? charge(m, file, missing) : 0;
 	for (uint32_t page = file->size; page < pages && !result; page++)
 		file->promised[page] = is_mapped(m, file, page);
 	file->promised_count += result ? 0 : missing;
+	/* It was tried for one mapping after the other, and given back: frames may have come in the place of places. */
+	if (result)
+		file->spread = file->places;
+	bound_places(file);
 	return result;
 }
 
@@ -246,10 +304,11 @@ static void cut(struct model_file *file, uint32_t pages)
 	drop_content(file, pages, file->size);
 	for (uint32_t page = pages; page < file->size; page++)
 		unpromise(file, page);
+	bound_places(file);
 }
 
 /* A mapping of ready memory is ready again. */
-static void frame_ready(struct model *m, const struct model_file *file, uint32_t first, uint32_t end)
+static void complete_ready(struct model *m, const struct model_file *file, uint32_t first, uint32_t end)
 {
 	for (unsigned i = 0; i < MODEL_PIECES; i++) {
 		const struct model_piece *piece = &m->piece[i];
@@ -257,7 +316,7 @@ static void frame_ready(struct model *m, const struct model_file *file, uint32_t
 		for (uint32_t page = first; page < end; page++)
 			if (piece->exists && !piece->lazy && &m->file[piece->file] == file && page >= piece->first &&
 			    page - piece->first < piece->pages)
-				m->file[piece->file].framed[page] = true;
+				m->file[piece->file].there[page] = true;
 	}
 }
 
@@ -275,7 +334,7 @@ int model_truncate(struct model *m, struct model_file *file, uint32_t pages)
 	result = promise_again(m, file, pages);
 	if (result)
 		return result;
-	frame_ready(m, file, file->size, pages);
+	complete_ready(m, file, file->size, pages);
 	file->size = pages;
 	return 0;
 }
@@ -312,14 +371,52 @@ int64_t model_read(const struct model_file *file, uint64_t offset, char *data, u
 	return (int64_t)length;
 }
 
-uint32_t model_framed(const struct model_file *file)
+uint32_t model_there(const struct model_file *file)
 {
-	uint32_t framed = 0;
+	uint32_t there = 0;
 
 	for (uint32_t page = 0; page < file->size; page++)
-		framed += file->framed[page];
-	return framed;
+		there += file->there[page];
+	return there;
 }
+
+/* ---- base pages ------------------------------------------------------------------------------------------------- */
+
+uint32_t model_lying(const struct model_file *file, enum model_lies lies)
+{
+	uint32_t lying = 0;
+
+	for (uint32_t page = 0; page < MODEL_PAGES; page++)
+		lying += file->promised[page] && file->lies[page] == lies;
+	return lying;
+}
+
+bool model_learn_lies(struct model_file *file, uint32_t page, enum model_lies lies)
+{
+	if (!file->promised[page] || (file->lies[page] != MODEL_UNKNOWN && file->lies[page] != lies))
+		return false;
+	file->there[page] = true;
+	file->lies[page] = (uint8_t)lies;
+	return true;
+}
+
+bool model_learn_places(struct model_file *file, uint32_t places)
+{
+	bool possible = places <= file->places && places >= file->places - file->spread;
+
+	file->places = places;
+	file->spread = 0;
+	return possible;
+}
+
+void model_move(struct model_file *file, uint32_t page, enum model_lies to)
+{
+	file->places += to == MODEL_IN_PLACE;
+	file->places -= to == MODEL_IN_FRAME;
+	file->lies[page] = (uint8_t)to;
+}
+
+/* ---- contents --------------------------------------------------------------------------------------------------- */
 
 uint64_t model_tag(const struct model_file *file, uint32_t page, uint32_t base_page)
 {
@@ -401,12 +498,21 @@ static void add_part(struct model *m, const struct model_piece *of, uintptr_t st
 	model_add_piece(m, &part);
 }
 
+static void drop_pins(struct model *m, uintptr_t start, uintptr_t end)
+{
+	for (unsigned i = 0; i < MODEL_PINS; i++)
+		if (m->pin[i].count && m->pin[i].address >= start && m->pin[i].address < end)
+			m->pin[i].count = 0;
+}
+
 void model_cut(struct model *m, uintptr_t start, uintptr_t end, const unsigned *prot)
 {
 	while (start < end) {
 		struct model_piece *piece = model_piece_at(m, start), old = *piece;
 		uintptr_t stop = model_piece_end(&old) < end ? model_piece_end(&old) : end;
 
+		if (!prot)
+			drop_pins(m, start, stop);
 		if (!prot || old.prot != *prot) {
 			piece->exists = false;
 			add_part(m, &old, old.start, start, old.prot);
@@ -425,6 +531,63 @@ int model_populate(struct model *m, const struct model_piece *piece, uint32_t fi
 	struct model_file *file = &m->file[piece->file];
 
 	for (uint32_t page = first; page < first + pages && page < file->size; page++)
-		file->framed[page] = true;
+		file->there[page] = true;
 	return first + pages > file->size ? -ENXIO : 0;
+}
+
+/* ---- pins ------------------------------------------------------------------------------------------------------- */
+
+/* MODEL_PINS: it is not pinned. */
+static unsigned find_pin(const struct model *m, uintptr_t address)
+{
+	unsigned i = 0;
+
+	while (i < MODEL_PINS && (!m->pin[i].count || m->pin[i].address != address))
+		i++;
+	return i;
+}
+
+bool model_is_pinned(const struct model *m, const struct model_file *file, uint32_t page)
+{
+	for (unsigned i = 0; i < MODEL_PIECES; i++) {
+		const struct model_piece *piece = &m->piece[i];
+
+		if (piece->exists && &m->file[piece->file] == file && page >= piece->first &&
+		    page - piece->first < piece->pages &&
+		    find_pin(m, piece->start + (page - piece->first) * MODEL_FRAME) < MODEL_PINS)
+			return true;
+	}
+	return false;
+}
+
+bool model_has_pins(const struct model *m, uint32_t pages)
+{
+	uint32_t unused = 0;
+
+	for (unsigned i = 0; i < MODEL_PINS; i++)
+		unused += !m->pin[i].count;
+	return unused >= pages;
+}
+
+void model_pin(struct model *m, uintptr_t start, uintptr_t end)
+{
+	for (; start < end; start += MODEL_FRAME) {
+		unsigned i = find_pin(m, start);
+
+		if (i == MODEL_PINS)
+			for (i = 0; m->pin[i].count; i++)
+				;
+		m->pin[i].address = start;
+		m->pin[i].count++;
+	}
+}
+
+int model_unpin(struct model *m, uintptr_t start, uintptr_t end)
+{
+	for (uintptr_t at = start; at < end; at += MODEL_FRAME)
+		if (find_pin(m, at) == MODEL_PINS)
+			return -EINVAL;
+	for (uintptr_t at = start; at < end; at += MODEL_FRAME)
+		m->pin[find_pin(m, at)].count--;
+	return 0;
 }

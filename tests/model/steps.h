@@ -28,6 +28,7 @@ extern struct hp_os *os;
 extern hp_pool pool;
 extern hp_error last_error; /* of the last call that got it */
 extern bool big, verbose;
+extern hp_backing backing; /* of the pool's frames */
 extern uint64_t next_tag;
 
 #define say(...)                                      \
@@ -64,10 +65,22 @@ struct model_piece *pick_piece(unsigned n);
 /* Mostly a handle that is open, if there is one. */
 unsigned pick_handle(const struct op *op);
 
+/* ---- engine.c: looking into the pool for what is not promised ---------------------------------------------------- */
+
+/* Where a page's memory lies; MODEL_UNKNOWN: it has none. */
+enum model_lies look_at(const struct model_file *file, uint32_t page, bool *hole);
+/* The model learns it, where the page is present. */
+void learn_page(struct model_file *file, uint32_t page);
+/* After a call that takes pages away: how many of those that the file has left lie in places, or will. */
+void learn_places(struct model_file *file);
+
 /* ---- steps_files.c ---------------------------------------------------------------------------------------------- */
 
 void step_create(const struct op *op);
 void step_open_file(const struct op *op);
+/* The same of files that may fall back and are movable, or one of both. */
+void step_create_special(const struct op *op);
+void step_open_special(const struct op *op);
 void step_unlink_file(const struct op *op);
 void step_close_file(const struct op *op);
 void step_allocate(const struct op *op);
@@ -86,6 +99,10 @@ void step_protect(const struct op *op);
 void step_populate(const struct op *op);
 void step_load(const struct op *op);
 void step_store(const struct op *op);
+void step_collapse(const struct op *op);
+void step_split(const struct op *op);
+void step_pin(const struct op *op);
+void step_unpin(const struct op *op);
 
 void touch_piece(const struct model_piece *piece, uint32_t page, uint32_t base, bool write);
 void forget_addresses(void);

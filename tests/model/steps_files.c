@@ -16,29 +16,49 @@ static void take_handle(unsigned slot, int file, hp_file handle)
 	model.handle[slot] =
 		(struct model_handle){.file = file, .serial = model.file[file].serial, .open = true, .handle = handle};
 	model.file[file].opens++;
+	model.file[file].number = handle.id >> 8 & 0xffffff; /* file/file.c */
 }
 
-void step_create(const struct op *op)
+static void create(const struct op *op, unsigned flags)
 {
-	unsigned slot = op->a % MODEL_SLOTS;
+	unsigned slot = op->a % MODEL_SLOTS, wrong = op->d == 255 ? 1u << op->e % 2 : 0;
 	uint32_t pages = choose_size(op->b);
 	int file = model_free_file(&model), result;
 	hp_file handle;
 
 	if (model.handle[slot].open || file < 0)
 		return;
-	result = hp_file_create(pool, pages * MODEL_FRAME - op->c % 3, op->d == 255, &handle, &last_error);
-	say("create handle %u: %u pages, flags %u -> %d\n", slot, pages, op->d == 255, result);
-	must_answer(result, op->d == 255 ? -EINVAL : 0);
+	result = hp_file_create(pool, pages * MODEL_FRAME - op->c % 3, flags | wrong, &handle, &last_error);
+	say("create handle %u: %u pages, flags %u -> %d\n", slot, pages, flags | wrong, result);
+	must_answer(result, wrong ? -EINVAL : 0);
 	if (result)
 		return;
-	model_make_file(&model, file, pages, -1);
+	model_make_file(&model, file, pages, -1, flags);
 	take_handle(slot, file, handle);
+}
+
+/* Mostly both. */
+static unsigned choose_special(const struct op *op)
+{
+	static const unsigned flags[] = {HP_FILE_FALLBACK | HP_FILE_MOVABLE, HP_FILE_FALLBACK | HP_FILE_MOVABLE,
+	                                 HP_FILE_MOVABLE, HP_FILE_FALLBACK};
+
+	return flags[op->e / 4 % 4];
+}
+
+void step_create(const struct op *op)
+{
+	create(op, 0);
+}
+
+void step_create_special(const struct op *op)
+{
+	create(op, choose_special(op));
 }
 
 static int open_answer(const hp_file_options *options, int found, int tenant)
 {
-	if (options->flags & ~(HP_FILE_CREATE | HP_FILE_EXCLUSIVE))
+	if (options->flags & ~(HP_FILE_CREATE | HP_FILE_EXCLUSIVE | HP_FILE_FALLBACK | HP_FILE_MOVABLE))
 		return -EINVAL;
 	if (found >= 0)
 		return options->flags & HP_FILE_EXCLUSIVE ? -EEXIST : 0;
@@ -47,15 +67,16 @@ static int open_answer(const hp_file_options *options, int found, int tenant)
 	return options->tenant.id && !model.tenant[tenant].exists ? -EBADF : 0;
 }
 
-void step_open_file(const struct op *op)
+static void open_file(const struct op *op, unsigned flags)
 {
 	unsigned slot = op->a % MODEL_SLOTS, name = op->a / MODEL_SLOTS % MODEL_SLOTS;
 	int found = model.name[name], file = model_free_file(&model), tenant = op->e % (MODEL_TENANTS + 1), result;
 	hp_file_options options = {.struct_size = sizeof(options),
-	                           .flags = op->d % 8 == 7 ? 4
-	                                    : op->d % 4    ? HP_FILE_CREATE | op->d / 8 % 4 / 3 * 2u
-	                                                   : 0,
-	                           .size = choose_size(op->b) * MODEL_FRAME};
+	                           .flags = op->d % 8 == 7 ? 64
+	                                    : op->d % 4    ? HP_FILE_CREATE | op->d / 8 % 4 / 3 * 2u | flags
+	                                                   : flags,
+	                           .size = choose_size(op->b) * MODEL_FRAME,
+	                           .wait_ms = flags && op->c % 64 == 9};
 	hp_file handle;
 
 	if (model.handle[slot].open || file < 0)
@@ -69,11 +90,22 @@ void step_open_file(const struct op *op)
 	if (result)
 		return;
 	if (found < 0) {
-		model_make_file(&model, file, (uint32_t)(options.size / MODEL_FRAME), options.tenant.id ? tenant : -1);
+		model_make_file(&model, file, (uint32_t)(options.size / MODEL_FRAME), options.tenant.id ? tenant : -1,
+		                flags);
 		model.name[name] = found = file;
 		model.file[file].names++;
 	}
 	take_handle(slot, found, handle);
+}
+
+void step_open_file(const struct op *op)
+{
+	open_file(op, 0);
+}
+
+void step_open_special(const struct op *op)
+{
+	open_file(op, choose_special(op));
 }
 
 void step_unlink_file(const struct op *op)
@@ -146,8 +178,10 @@ void step_punch(const struct op *op)
 	    result);
 	should = !file ? -EBADF : flags > 1 || length == 0 ? -EINVAL : 0;
 	must_answer(result, should);
-	if (!should)
-		model_punch(&model, file, offset, length, flags);
+	if (should)
+		return;
+	model_punch(&model, file, offset, length, flags);
+	learn_places(file);
 }
 
 static uint32_t new_size(const struct op *op, const struct model_file *file)
@@ -184,6 +218,8 @@ void step_truncate_file(const struct op *op)
 	if (should == -EDQUOT && result == -ENOMEM)
 		should = result;
 	must_answer(result, should);
+	if (file)
+		learn_places(file);
 }
 
 static char should_be[BUFFER], is[BUFFER];

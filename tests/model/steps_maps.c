@@ -55,7 +55,8 @@ void touch_piece(const struct model_piece *piece, uint32_t page, uint32_t base, 
 	must_answer(result, beyond ? -ENXIO : allowed ? 0 : -EFAULT);
 	if (result)
 		return;
-	file->framed[in_file] = true;
+	file->there[in_file] = true;
+	learn_page(file, in_file);
 	if (write)
 		model_set_tag(file, in_file, base, tag);
 	else
@@ -95,6 +96,7 @@ static uintptr_t wish_of(const struct op *op, unsigned flags)
 static int map_answer(struct model_file *file, struct model_piece *piece, uint64_t length, unsigned flags,
                       uintptr_t wish)
 {
+	bool lazy = flags & HP_MAP_LAZY; /* a mapping of a movable file is so anyhow, but may be complete */
 	bool taken = flags & HP_MAP_AT && model_overlaps(&model, wish, wish + length);
 	int result;
 
@@ -103,11 +105,11 @@ static int map_answer(struct model_file *file, struct model_piece *piece, uint64
 	if (!(piece->prot & HP_PROT_READ) || flags > 15 || (flags & (HP_MAP_AT | HP_MAP_REPLACE) && !wish))
 		return -EINVAL;
 	result = model_check_range(file, piece->first * MODEL_FRAME, length);
-	if (!result && piece->lazy && taken)
+	if (!result && lazy && taken)
 		return -EEXIST;
 	if (!result)
-		result = piece->lazy ? model_promise(&model, file, piece->first, piece->pages)
-		                     : model_allocate(&model, file, piece->first, piece->pages);
+		result = lazy ? model_promise(&model, file, piece->first, piece->pages)
+		              : model_allocate(&model, file, piece->first, piece->pages);
 	if (result)
 		return result;
 	if (flags & HP_MAP_REPLACE && !model_is_covered(&model, wish, wish + length))
@@ -140,7 +142,8 @@ void step_map(const struct op *op)
 	static const unsigned places[] = {0, HP_MAP_WISH, HP_MAP_AT, HP_MAP_REPLACE};
 	unsigned slot = pick_handle(op), flags = op->d % 2 | places[op->d / 2 % 4];
 	struct model_file *file = model_file_of(&model, slot);
-	struct model_piece piece = {.lazy = op->d % 2, .file = model.handle[slot].file};
+	bool movable = file && file->flags & HP_FILE_MOVABLE;
+	struct model_piece piece = {.lazy = op->d % 2 || movable, .file = model.handle[slot].file};
 	uintptr_t wish;
 	void *address;
 	bool was_free;
@@ -159,8 +162,11 @@ void step_map(const struct op *op)
 	say("map handle %u: pages %u+%u, prot %u, flags %u, wish 0x%lx -> %d, %p\n", slot, piece.first, piece.pages,
 	    piece.prot, flags, wish, result, address);
 	must_answer(result, map_answer(file, &piece, piece.pages * MODEL_FRAME, flags, wish));
-	if (!result)
-		put_piece(&piece, address, flags, wish, was_free);
+	if (result)
+		return;
+	put_piece(&piece, address, flags, wish, was_free);
+	if (!(flags & HP_MAP_LAZY))
+		must_answer(model_populate(&model, &piece, piece.first, piece.pages), 0);
 }
 
 /* A range that begins in a piece, and may go on into others, or into nothing. */
@@ -236,5 +242,217 @@ void step_populate(const struct op *op)
 			? -EINVAL
 			: model_populate(&model, piece, (uint32_t)((start - piece->start) / MODEL_FRAME) + piece->first,
 	                                 (uint32_t)(length / MODEL_FRAME));
+	must_answer(result, should);
+}
+
+/* ---- collapse --------------------------------------------------------------------------------------------------- */
+
+/* A range as step_populate has it, and sometimes one of no whole pages. */
+static void range_to_move(const struct op *op, const struct model_piece *piece, uintptr_t *start, uint64_t *length)
+{
+	range_mapped(op, piece, start, length);
+	*start += op->d == 250 ? HP_BASE_PAGE_SIZE : 0;
+	*length += op->d == 251 ? 1 : op->d == 252 ? UINT64_MAX / 2 : 0;
+}
+
+static bool is_range(const struct model_piece *piece, uintptr_t start, uint64_t length)
+{
+	return length && length % MODEL_FRAME == 0 && start % MODEL_FRAME == 0 &&
+	       length <= model_piece_end(piece) - start;
+}
+
+/* What a call on one page may have to answer. */
+struct verdict {
+	int code;
+	hp_limit limit;
+};
+
+static const struct verdict well = {0, HP_LIMIT_NONE}, pinned = {-EBUSY, HP_LIMIT_PINNED};
+
+/* The sim's kernel makes frames of HP_BACKING_THP huge, and nothing else. A hole is absent. */
+static struct verdict collapse_in_place(enum model_lies lies, bool hole)
+{
+	static const struct verdict refused = {-ENOMEM, HP_LIMIT_MEMORY};
+
+	if (!lies || hole || (lies == MODEL_IN_FRAME && backing != HP_BACKING_BASE))
+		return well;
+	return refused;
+}
+
+/* `moved`: whether it lies in a frame now. Who takes a frame of its tenant's that nobody uses is not said. */
+static struct verdict collapse_page(struct model_file *file, uint32_t page, enum model_lies before, bool hole,
+                                    bool moved)
+{
+	static const struct verdict no_frame = {-ENOMEM, HP_LIMIT_POOL};
+	uint64_t left = model.frames - model_committed(&model);
+
+	if (!(file->flags & HP_FILE_MOVABLE) || before != MODEL_IN_PLACE)
+		return collapse_in_place(before, hole);
+	if (model_is_pinned(&model, file, page))
+		return pinned;
+	if (!left && !(moved && model_spare(&model, file)))
+		return no_frame;
+	model_move(file, page, MODEL_IN_FRAME);
+	return well;
+}
+
+/* A hole is moved too: somebody may have stored to it. */
+static struct verdict split_page(struct model_file *file, uint32_t page, enum model_lies before, bool hole, bool moved)
+{
+	static const struct verdict never = {-EPERM, HP_LIMIT_NONE}, no_place = {-ENOMEM, HP_LIMIT_TABLE};
+
+	if (!(file->flags & HP_FILE_MOVABLE))
+		return never;
+	if (before != MODEL_IN_FRAME)
+		return well;
+	if (model_is_pinned(&model, file, page))
+		return pinned;
+	if (model_places(&model) == model.places)
+		return no_place;
+	model_move(file, page, MODEL_IN_PLACE);
+	return well;
+}
+
+typedef struct verdict judge_page(struct model_file *file, uint32_t page, enum model_lies before, bool hole,
+                                  bool moved);
+
+/* Where the pages of a range were. */
+static struct {
+	enum model_lies lies;
+	bool hole;
+} were[MODEL_PAGES];
+
+/* Page by page, up to the one that fails. */
+static void move_pages(const struct op *op, int (*call)(void *address, uint64_t length, hp_error *error),
+                       judge_page *judge, const char *name)
+{
+	const struct model_piece *piece = pick_piece(op->a);
+	struct verdict should = {-EINVAL, HP_LIMIT_NONE};
+	struct model_file *file;
+	uintptr_t start;
+	uint64_t length;
+	uint32_t first, end;
+	int result;
+
+	if (!piece)
+		return;
+	file = &model.file[piece->file];
+	range_to_move(op, piece, &start, &length);
+	first = piece->first + (uint32_t)((start - piece->start) / MODEL_FRAME);
+	end = is_range(piece, start, length) ? first + (uint32_t)(length / MODEL_FRAME) : first;
+	for (uint32_t page = first; page < end; page++)
+		were[page].lies = page < file->size ? look_at(file, page, &were[page].hole) : MODEL_UNKNOWN;
+	result = call((void *)start, length, &last_error);
+	say("%s 0x%lx: %lu pages (from %u) of a file of flags %u -> %d\n", name, start, length / MODEL_FRAME, first,
+	    file->flags, result);
+	if (first < end)
+		should = well;
+	for (uint32_t page = first; page < end && !should.code; page++) {
+		bool hole, moved = page < file->size && look_at(file, page, &hole) == MODEL_IN_FRAME;
+
+		should = judge(file, page, were[page].lies, were[page].lies && were[page].hole, moved);
+	}
+	must_answer(result, should.code);
+	must(!result || last_error.limit == should.limit, "the limit is %s, and should be %s",
+	     hp_limit_name(last_error.limit), hp_limit_name(should.limit));
+	for (uint32_t page = first; page < end && page < file->size; page++)
+		learn_page(file, page);
+}
+
+void step_collapse(const struct op *op)
+{
+	move_pages(op, hp_collapse, collapse_page, "collapse");
+}
+
+void step_split(const struct op *op)
+{
+	move_pages(op, hp_split, split_page, "split");
+}
+
+/* ---- pins ------------------------------------------------------------------------------------------------------- */
+
+/* Any bytes, of not too many pages, and the pages that they have a part of. */
+static void range_to_pin(const struct op *op, const struct model_piece *piece, uintptr_t *start, uint64_t *length,
+                         uintptr_t *first, uintptr_t *end)
+{
+	range_mapped(op, piece, start, length);
+	*length = *length > 16 * MODEL_FRAME ? 16 * MODEL_FRAME : *length;
+	if (op->d % 4 == 1 && *length) { /* within the same pages */
+		*start += op->c % 4000;
+		*length -= 4000 + op->b % 90000;
+	}
+	*length = op->d == 250 ? UINT64_MAX - op->c : *length;
+	*first = *start & ~(MODEL_FRAME - 1);
+	*end = (*start + *length + MODEL_FRAME - 1) & ~(MODEL_FRAME - 1);
+}
+
+static int pin_answer(const struct model_piece *piece, const struct model_file *file, uintptr_t first, uintptr_t end)
+{
+	uint32_t from = piece->first + (uint32_t)((first - piece->start) / MODEL_FRAME);
+
+	if (!(file->flags & HP_FILE_MOVABLE))
+		return 0;
+	if (model_populate(&model, piece, from, (uint32_t)((end - first) / MODEL_FRAME)))
+		return -ENXIO;
+	model_pin(&model, first, end);
+	return 0;
+}
+
+void step_pin(const struct op *op)
+{
+	const struct model_piece *piece = pick_piece(op->a);
+	const struct model_file *file = piece ? &model.file[piece->file] : NULL;
+	uintptr_t start, first, end;
+	uint64_t length;
+	int result, should = -EINVAL;
+
+	if (!piece || !model_has_pins(&model, 20))
+		return;
+	range_to_pin(op, piece, &start, &length, &first, &end);
+	result = hp_pin((void *)start, length);
+	say("pin 0x%lx: %lu bytes -> %d\n", start, length, result);
+	if (length && first < end && end <= model_piece_end(piece))
+		should = pin_answer(piece, file, first, end);
+	/* What is not movable is not looked at, or is. */
+	if (!should && result == -ENXIO && !(file->flags & HP_FILE_MOVABLE) &&
+	    piece->first + (end - piece->start) / MODEL_FRAME > file->size)
+		should = result;
+	must_answer(result, should);
+}
+
+/* From the i-th on, counted round; MODEL_PINS: there is none. */
+static unsigned next_pin(unsigned i)
+{
+	for (unsigned tries = 0; tries < MODEL_PINS; tries++, i = (i + 1) % MODEL_PINS)
+		if (model.pin[i].count)
+			return i;
+	return MODEL_PINS;
+}
+
+void step_unpin(const struct op *op)
+{
+	unsigned i = MODEL_PINS;
+	const struct model_piece *piece = pick_piece(op->a);
+	uintptr_t start, first, end;
+	uint64_t length;
+	int result, should = -EINVAL;
+
+	/* Mostly a page that is pinned, or a mapping that has one. */
+	if (op->d % 4)
+		i = next_pin(op->b % MODEL_PINS);
+	if (i < MODEL_PINS)
+		piece = model_piece_at(&model, model.pin[i].address);
+	if (!piece)
+		return;
+	range_to_pin(op, piece, &start, &length, &first, &end);
+	if (i < MODEL_PINS && op->d % 4 < 3) {
+		start = first = model.pin[i].address;
+		length = MODEL_FRAME;
+		end = start + length;
+	}
+	result = hp_unpin((void *)start, length);
+	say("unpin 0x%lx: %lu bytes -> %d\n", start, length, result);
+	if (length && first < end && end <= model_piece_end(piece))
+		should = model.file[piece->file].flags & HP_FILE_MOVABLE ? model_unpin(&model, first, end) : 0;
 	must_answer(result, should);
 }

@@ -14,6 +14,8 @@
 #include <cmocka.h>
 
 #define FRAME HP_FRAME_SIZE
+#define PAGE HP_BASE_PAGE_SIZE
+#define PAGES_PER_FRAME (FRAME / PAGE)
 #define GIB (UINT64_C(1) << 30)
 #define TIB (UINT64_C(1) << 40)
 #define RW (HP_PROT_READ | HP_PROT_WRITE)
@@ -86,6 +88,33 @@ static inline uint64_t load(const char *address)
 static inline void store(char *address, uint64_t tag)
 {
 	assert_int_equal(hp_sim_store(os, address, tag), 0);
+}
+
+static inline int gather(char *to, const char *mapped, hp_segment segment, uint64_t offset, uint64_t length)
+{
+	return os->ops->gather(os, to, mapped, segment, offset, length);
+}
+
+static inline int scatter(hp_segment segment, uint64_t offset, const char *from, uint64_t length)
+{
+	return os->ops->scatter(os, segment, offset, from, length);
+}
+
+/* How many base pages of a segment from `first` on have memory. Asking brings none, so it answers the same twice. */
+static inline uint64_t count_backed(hp_segment segment, uint64_t first, uint64_t pages)
+{
+	uint64_t count = 0;
+
+	for (uint64_t i = 0; i < pages; i++) {
+		unsigned char page[2] = {2, 2};
+
+		for (int again = 0; again < 2; again++)
+			assert_int_equal(os->ops->backed(os, segment, (first + i) * PAGE, PAGE, &page[again]), 0);
+		assert_true(page[0] <= 1);
+		assert_int_equal(page[0], page[1]);
+		count += page[0];
+	}
+	return count;
 }
 
 static inline void expect_trap(char *address)

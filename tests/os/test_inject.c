@@ -116,6 +116,7 @@ static void call_each(enum hp_os_call failing, int error)
 	void *control, *address, *target;
 	hp_segment handle, segment;
 	int result[HP_CALL_COUNT];
+	unsigned char present[2];
 	void *held;
 
 	/* What an injected failure left undone is done on the sim itself, so that the rest finds its state. */
@@ -141,6 +142,13 @@ static void call_each(enum hp_os_call failing, int error)
 	CALL(HP_CALL_POPULATE, populate, address, size);
 	CALL(HP_CALL_TOUCH, touch, address, size);
 	CALL(HP_CALL_COLLAPSE, collapse, address, size);
+	assert_int_equal(hp_sim_store(sim, (char *)address + HP_FRAME_SIZE, 3), 0);
+	CALL(HP_CALL_GATHER, gather, address, NULL, segment, HP_FRAME_SIZE, HP_BASE_PAGE_SIZE);
+	uint64_t gathered = 0;
+	assert_int_equal(hp_sim_load(sim, address, &gathered), 0);
+	assert_int_equal(gathered, 3);
+	CALL(HP_CALL_BACKED, backed, segment, HP_FRAME_SIZE, sizeof(present) * HP_BASE_PAGE_SIZE, present);
+	assert_int_equal(present[0] + present[1], 2);
 	CALL(HP_CALL_MOVE, move, address, target, size);
 	assert_int_equal(hp_sim_store(sim, target, 5), 0);
 	ops->zero(os, target, size);
@@ -149,6 +157,10 @@ static void call_each(enum hp_os_call failing, int error)
 	assert_int_equal(tag, 0);
 	ops->store(os, target, &stored, sizeof(stored));
 	ops->load(os, target, &tag, sizeof(tag));
+	assert_int_equal(tag, stored);
+	assert_int_equal(direct->segment_punch(sim, segment, HP_FRAME_SIZE, HP_FRAME_SIZE), 0);
+	CALL(HP_CALL_SCATTER, scatter, segment, HP_FRAME_SIZE, target, HP_BASE_PAGE_SIZE);
+	assert_int_equal(hp_sim_load(sim, (char *)target + HP_FRAME_SIZE, &tag), 0);
 	assert_int_equal(tag, stored);
 	CALL(HP_CALL_SEGMENT_PUNCH, segment_punch, segment, 0, size);
 	CALL(HP_CALL_SEGMENT_RENEW, segment_renew, segment, 0, size);
@@ -185,9 +197,58 @@ static void test_passes_through(void **state)
 	assert_int_equal(hp_inject_count(os, HP_CALL_SEGMENT_DESTROY), 1);
 }
 
+/* What fails does nothing; what does not is done by the inner backend, with its arguments and its errors. */
+static void test_gather_and_scatter(void **state)
+{
+	const uint64_t size = 2 * HP_FRAME_SIZE;
+	hp_segment segment;
+	void *memory;
+	char *address;
+	uint64_t tag;
+	unsigned char there[2];
+
+	assert_int_equal(sim->ops->segment_create(sim, HP_BACKING_BASE, size, &segment), 0);
+	assert_int_equal(sim->ops->reserve(sim, size, HP_FRAME_SIZE, 0, &memory), 0);
+	assert_int_equal(sim->ops->map(sim, memory, size, HP_PROT_READ | HP_PROT_WRITE, segment, 0, HP_OS_MAP_REPLACE),
+	                 0);
+	address = memory;
+	assert_int_equal(hp_sim_store(sim, address, 4), 0);
+	assert_int_equal(hp_sim_store(sim, address + HP_BASE_PAGE_SIZE, 5), 0);
+
+	hp_inject_fail(os, HP_CALL_SCATTER, 1, 0, -EIO);
+	assert_int_equal(os->ops->scatter(os, segment, HP_FRAME_SIZE, address, 2 * HP_BASE_PAGE_SIZE), -EIO);
+	assert_int_equal(sim->ops->backed(sim, segment, HP_FRAME_SIZE, 2 * HP_BASE_PAGE_SIZE, there), 0);
+	assert_int_equal(there[0] + there[1], 0);
+	assert_int_equal(os->ops->scatter(os, segment, HP_FRAME_SIZE, address, 2 * HP_BASE_PAGE_SIZE), 0);
+	assert_int_equal(hp_sim_load(sim, address + HP_FRAME_SIZE + HP_BASE_PAGE_SIZE, &tag), 0);
+	assert_int_equal(tag, 5);
+
+	hp_inject_fail(os, HP_CALL_GATHER, 2, 0, -ENOMEM);
+	assert_int_equal(os->ops->gather(os, address, address + HP_BASE_PAGE_SIZE, segment, HP_BASE_PAGE_SIZE,
+	                                 HP_BASE_PAGE_SIZE),
+	                 0);
+	assert_int_equal(hp_sim_load(sim, address, &tag), 0);
+	assert_int_equal(tag, 5);
+	assert_int_equal(os->ops->gather(os, address, NULL, segment, HP_FRAME_SIZE, HP_BASE_PAGE_SIZE), -ENOMEM);
+	assert_int_equal(hp_sim_load(sim, address, &tag), 0);
+	assert_int_equal(tag, 5);
+	assert_int_equal(os->ops->gather(os, address, NULL, segment, HP_FRAME_SIZE, HP_BASE_PAGE_SIZE), 0);
+	assert_int_equal(hp_sim_load(sim, address, &tag), 0);
+	assert_int_equal(tag, 4);
+
+	assert_int_equal(os->ops->gather(os, address, NULL, segment + 1, 0, HP_BASE_PAGE_SIZE), -EBADF);
+	assert_int_equal(os->ops->scatter(os, segment + 1, 0, address, HP_BASE_PAGE_SIZE), -EBADF);
+	assert_int_equal(hp_inject_count(os, HP_CALL_GATHER), 4);
+	assert_int_equal(hp_inject_count(os, HP_CALL_SCATTER), 3);
+	assert_int_equal(sim->ops->unmap(sim, memory, size), 0);
+	assert_int_equal(sim->ops->segment_destroy(sim, segment), 0);
+}
+
 static void test_names(void **state)
 {
 	assert_string_equal(hp_os_call_name(HP_CALL_MAP), "map");
+	assert_string_equal(hp_os_call_name(HP_CALL_GATHER), "gather");
+	assert_string_equal(hp_os_call_name(HP_CALL_SCATTER), "scatter");
 	for (enum hp_os_call call = 0; call < HP_CALL_COUNT; call++)
 		assert_string_not_equal(hp_os_call_name(call), "unknown");
 	assert_string_equal(hp_os_call_name(HP_CALL_COUNT), "unknown");
@@ -242,6 +303,7 @@ int main(void)
 		TEST(test_rule_of_one_call_only),
 		TEST(test_every_call),
 		TEST(test_passes_through),
+		TEST(test_gather_and_scatter),
 		TEST(test_names),
 		TEST(test_threads),
 	};

@@ -99,6 +99,327 @@ static void test_punch_and_zero(void **state)
 	assert_int_equal(os->ops->segment_punch(os, segment, 0, FRAME), -EBADF);
 }
 
+static void test_backed(void **state)
+{
+	enum { PAGES = 4 * PAGES_PER_FRAME };
+	hp_segment segment, other;
+	char *one = make_mapping(HP_BACKING_BASE, 4 * FRAME, &segment);
+	char *two = reserve(4 * FRAME, FRAME, 0);
+	unsigned char answer[PAGES + 1];
+
+	assert_int_equal(map(two, 4 * FRAME, RW, segment, 0), 0);
+	assert_int_equal(count_backed(segment, 0, PAGES), 0);
+	assert_int_equal(os->ops->populate(os, one + FRAME, FRAME), 0);
+	assert_int_equal(load(one), 0);
+	store(two + 2 * FRAME + PAGE, 0);
+	assert_int_equal(count_backed(segment, 0, PAGES), PAGES_PER_FRAME + 2);
+	assert_int_equal(os->ops->backed(os, segment, 0, 4 * FRAME, answer), 0);
+	for (uint64_t i = 0; i < PAGES; i++)
+		assert_int_equal(answer[i], i == 0 || i / PAGES_PER_FRAME == 1 || i == 2 * PAGES_PER_FRAME + 1);
+	/* A range that begins and ends within what is there, and one that does within what is not. */
+	memset(answer, 2, sizeof(answer));
+	assert_int_equal(os->ops->backed(os, segment, FRAME + 5 * PAGE, FRAME - 3 * PAGE, answer), 0);
+	for (uint64_t i = 0; i < PAGES_PER_FRAME - 3; i++)
+		assert_int_equal(answer[i], i < PAGES_PER_FRAME - 5 || i == PAGES_PER_FRAME - 4);
+	assert_int_equal(answer[PAGES_PER_FRAME - 3], 2);
+	assert_int_equal(os->ops->backed(os, segment, 2 * FRAME, 3 * PAGE, answer), 0);
+	assert_true(!answer[0] && answer[1] && !answer[2]);
+
+	/* No mapping is needed. */
+	assert_int_equal(os->ops->segment_punch(os, segment, 0, FRAME + 3 * PAGE), 0);
+	assert_int_equal(os->ops->vacate(os, two, 4 * FRAME), 0);
+	unmap(one, 4 * FRAME);
+	unmap(two, 4 * FRAME);
+	assert_int_equal(count_backed(segment, 0, PAGES), PAGES_PER_FRAME - 3 + 1);
+	assert_int_equal(os->ops->segment_punch(os, segment, 0, 4 * FRAME), 0);
+	assert_int_equal(count_backed(segment, 0, PAGES), 0);
+
+	assert_int_equal(os->ops->backed(os, segment, 2, PAGE, answer), -EINVAL);
+	assert_int_equal(os->ops->backed(os, segment, PAGE, PAGE + 2, answer), -EINVAL);
+	assert_int_equal(os->ops->backed(os, segment, 4 * FRAME - PAGE, 2 * PAGE, answer), -EINVAL);
+	destroy_segment(segment);
+	assert_int_equal(os->ops->backed(os, segment, 0, PAGE, answer), -EBADF);
+	other = make_segment(HP_BACKING_HUGETLB, FRAME);
+	assert_int_equal(os->ops->backed(os, other, 0, PAGE, answer), -EINVAL);
+	destroy_segment(other);
+}
+
+/* What a private mapping has copied is not the segment's. */
+static void test_backed_and_private(void **state)
+{
+	hp_segment segment = make_segment(HP_BACKING_THP, 2 * FRAME);
+	char *address = reserve(2 * FRAME, FRAME, 0);
+
+	assert_int_equal(os->ops->map(os, address, 2 * FRAME, RW, segment, 0, HP_OS_MAP_REPLACE | HP_OS_MAP_PRIVATE),
+	                 0);
+	store(address, 1);
+	assert_int_equal(os->ops->segment_punch(os, segment, 0, 2 * FRAME), 0);
+	assert_int_equal(load(address), 1);
+	assert_int_equal(count_backed(segment, 0, 2 * PAGES_PER_FRAME), 0);
+	unmap(address, 2 * FRAME);
+	destroy_segment(segment);
+}
+
+/* Others come and go by the frame, but are zeroed and gathered by the base page too. */
+static void test_base_pages_of_frames(void **state)
+{
+	static const hp_backing backings[] = {HP_BACKING_HUGETLB, HP_BACKING_THP};
+
+	for (int i = 0; i < 2; i++) {
+		hp_segment segment;
+		char *address = make_mapping(backings[i], 3 * FRAME, &segment);
+
+		store(address + FRAME, 1);
+		store(address + FRAME + PAGE, 2);
+		store(address + 2 * FRAME - PAGE, 3);
+		if (backings[i] == HP_BACKING_THP)
+			assert_int_equal(count_backed(segment, 0, 3 * PAGES_PER_FRAME), PAGES_PER_FRAME);
+		assert_int_equal(os->ops->segment_punch(os, segment, FRAME, PAGE), -EINVAL);
+		assert_int_equal(os->ops->segment_punch(os, segment, FRAME + PAGE, FRAME), -EINVAL);
+		os->ops->zero(os, address + FRAME + PAGE, PAGE);
+		assert_int_equal(load(address + FRAME), 1);
+		assert_int_equal(load(address + FRAME + PAGE), 0);
+		if (backings[i] == HP_BACKING_THP) {
+			assert_int_equal(gather(address + PAGE, address + FRAME, segment, FRAME, 2 * PAGE), 0);
+		} else {
+			assert_int_equal(gather(address + PAGE, address + FRAME, segment, FRAME, 2 * PAGE), -EINVAL);
+			assert_int_equal(scatter(segment, PAGE, address + FRAME, 2 * PAGE), -EINVAL);
+			store(address + PAGE, 1);
+		}
+		assert_int_equal(load(address + PAGE), 1);
+		assert_int_equal(load(address + 2 * PAGE), 0);
+		/* What a part left dirty, the whole finds. */
+		os->ops->zero(os, address + FRAME + PAGE, FRAME);
+		assert_int_equal(load(address + FRAME), 1);
+		assert_int_equal(load(address + 2 * FRAME - PAGE), 0);
+		os->ops->zero(os, address, 3 * FRAME);
+		assert_int_equal(load(address + FRAME), 0);
+		assert_int_equal(load(address + PAGE), 0);
+		if (backings[i] == HP_BACKING_THP)
+			assert_int_equal(count_backed(segment, 0, 3 * PAGES_PER_FRAME), 3 * PAGES_PER_FRAME);
+		unmap(address, 3 * FRAME);
+		destroy_segment(segment);
+	}
+}
+
+/* Random work on base pages against a table of what each has to hold; 0 is absent, a zeroed page is ZEROED. */
+static void test_base_pages_random(void **state)
+{
+	enum { PAGES = 3 * PAGES_PER_FRAME, RUN = 600, ZEROED = 1 };
+	static uint64_t holds[PAGES];
+	static unsigned char answer[PAGES];
+	hp_segment segment, buffer_segment;
+	char *address = make_mapping(HP_BACKING_BASE, 3 * FRAME, &segment);
+	char *buffer = make_mapping(HP_BACKING_THP, 3 * FRAME, &buffer_segment);
+	unsigned seed = 6;
+
+	memset(holds, 0, sizeof(holds));
+	for (uint64_t round = 0; round < 5000; round++) {
+		uint64_t first = (unsigned)rand_r(&seed) % PAGES, other = (unsigned)rand_r(&seed) % PAGES;
+		uint64_t count = 1 + (unsigned)rand_r(&seed) % RUN;
+
+		if (first + count > PAGES || other + count > PAGES)
+			continue;
+		switch (rand_r(&seed) % 5) {
+		case 0:
+			assert_int_equal(load(address + first * PAGE), holds[first] > ZEROED ? holds[first] : 0);
+			if (!holds[first])
+				holds[first] = ZEROED;
+			break;
+		case 1:
+			assert_int_equal(os->ops->segment_punch(os, segment, first * PAGE, count * PAGE), 0);
+			memset(holds + first, 0, count * sizeof(holds[0]));
+			break;
+		case 2:
+			os->ops->zero(os, address + first * PAGE, count * PAGE);
+			for (uint64_t i = 0; i < count; i++)
+				holds[first + i] = ZEROED;
+			break;
+		case 3: /* The target, which may overlap, loses what it has, as scatter wants it. */
+			assert_int_equal(gather(buffer, round % 2 ? address + other * PAGE : NULL, segment,
+			                        other * PAGE, count * PAGE),
+			                 0);
+			assert_int_equal(os->ops->segment_punch(os, segment, first * PAGE, count * PAGE), 0);
+			assert_int_equal(scatter(segment, first * PAGE, buffer, count * PAGE), 0);
+			memmove(holds + first, holds + other, count * sizeof(holds[0]));
+			for (uint64_t i = 0; i < count; i++)
+				if (holds[first + i] == ZEROED)
+					holds[first + i] = 0;
+			break;
+		case 4:
+			for (uint64_t i = 0; i < count; i++) {
+				holds[first + i] = round + 2;
+				store(address + (first + i) * PAGE, round + 2);
+			}
+			break;
+		}
+		assert_int_equal(os->ops->backed(os, segment, 0, 3 * FRAME, answer), 0);
+		for (int i = 0; i < PAGES; i++)
+			assert_int_equal(answer[i], holds[i] != 0);
+	}
+	for (uint64_t i = 0; i < PAGES; i++)
+		assert_int_equal(load(address + i * PAGE), holds[i] > ZEROED ? holds[i] : 0);
+	unmap(address, 3 * FRAME);
+	unmap(buffer, 3 * FRAME);
+	destroy_segment(segment);
+	destroy_segment(buffer_segment);
+}
+
+/* A segment with tags that say which page it is, in every third page from 0 on, and in all of the second frame. */
+static uint64_t sparse_tag(uint64_t page)
+{
+	return page / PAGES_PER_FRAME == 1 || page % 3 == 0 ? page + 1 : 0;
+}
+
+static char *make_sparse(uint64_t frames, hp_segment *segment)
+{
+	char *address = make_mapping(HP_BACKING_BASE, frames * FRAME, segment);
+
+	for (uint64_t i = 0; i < frames * PAGES_PER_FRAME; i++)
+		if (sparse_tag(i))
+			store(address + i * PAGE, sparse_tag(i));
+	return address;
+}
+
+static const struct {
+	uint64_t first, pages;
+} parts[] = {
+	{0, 3 * PAGES_PER_FRAME},
+	{PAGES_PER_FRAME, PAGES_PER_FRAME},
+	{1, PAGES_PER_FRAME},
+	{PAGES_PER_FRAME - 5, PAGES_PER_FRAME + 10},
+	{3, 1},
+	{4, 1},
+	{4, 2},
+	{3 * PAGES_PER_FRAME - 1, 1},
+};
+enum { PARTS = sizeof(parts) / sizeof(parts[0]) };
+
+static void gather_parts(char *to, const char *mapping, hp_segment segment)
+{
+	for (int p = 0; p < PARTS; p++) {
+		const uint64_t first = parts[p].first, pages = parts[p].pages;
+
+		for (uint64_t i = 0; i < 4 * PAGES_PER_FRAME; i++)
+			store(to + i * PAGE, 7777);
+		errno = 5;
+		assert_int_equal(
+			gather(to + PAGE, mapping ? mapping + first * PAGE : NULL, segment, first * PAGE, pages * PAGE),
+			0);
+		assert_int_equal(errno, 5);
+		for (uint64_t i = 0; i < pages; i++)
+			assert_int_equal(load(to + (1 + i) * PAGE), sparse_tag(first + i));
+		assert_int_equal(load(to), 7777);
+		assert_int_equal(load(to + (1 + pages) * PAGE), 7777);
+	}
+}
+
+static void test_gather(void **state)
+{
+	hp_segment segment, target, other;
+	char *address = make_sparse(3, &segment);
+	char *to = make_mapping(HP_BACKING_HUGETLB, 4 * FRAME, &target);
+	char *reader = reserve(3 * FRAME, FRAME, 0);
+	char *wrong = make_mapping(HP_BACKING_BASE, FRAME, &other);
+	const uint64_t backed = count_backed(segment, 0, 3 * PAGES_PER_FRAME);
+
+	assert_int_equal(map(reader, 3 * FRAME, HP_PROT_READ, segment, 0), 0);
+	gather_parts(to, NULL, segment);
+	gather_parts(to, address, segment);
+	gather_parts(to, reader, segment);
+	assert_int_equal(os->ops->protect(os, address, 2 * FRAME, HP_PROT_READ), 0);
+	gather_parts(to, address, segment);
+	assert_int_equal(count_backed(segment, 0, 3 * PAGES_PER_FRAME), backed);
+
+	/* What was punched, and what nobody has mapped. */
+	unmap(reader, 3 * FRAME);
+	unmap(address, 3 * FRAME);
+	gather_parts(to, NULL, segment);
+	assert_int_equal(os->ops->segment_punch(os, segment, FRAME, PAGE), 0);
+	assert_int_equal(gather(to, NULL, segment, FRAME, 2 * PAGE), 0);
+	assert_int_equal(load(to), 0);
+	assert_int_equal(load(to + PAGE), sparse_tag(PAGES_PER_FRAME + 1));
+	assert_int_equal(count_backed(segment, 0, 3 * PAGES_PER_FRAME), backed - 1);
+
+	errno = 5;
+	assert_int_equal(gather(to, wrong, segment, 0, PAGE), -EINVAL); /* another segment's */
+	assert_int_equal(gather(to, wrong, segment, PAGE, PAGE), -EINVAL);
+	assert_int_equal(gather(to, wrong + PAGE, other, 0, PAGE), -EINVAL); /* another part */
+	assert_int_equal(gather(to, NULL, segment, 3 * FRAME, PAGE), -EINVAL);
+	assert_int_equal(gather(to, NULL, segment, 3 * FRAME - PAGE, 2 * PAGE), -EINVAL);
+	assert_int_equal(gather(wrong, NULL, target, 0, PAGE), -EINVAL); /* hugetlb */
+	assert_int_equal(count_backed(other, 0, PAGES_PER_FRAME), 0);
+	destroy_segment(segment);
+	assert_int_equal(gather(to, NULL, segment, 0, PAGE), -EBADF);
+	assert_int_equal(gather(to, NULL, HP_NO_SEGMENT, 0, PAGE), -EBADF);
+	assert_int_equal(errno, 5);
+	unmap(to, 4 * FRAME);
+	unmap(wrong, FRAME);
+	destroy_segment(target);
+	destroy_segment(other);
+}
+
+static void test_scatter(void **state)
+{
+	hp_segment segment, source;
+	char *from = make_mapping(HP_BACKING_HUGETLB, 3 * FRAME, &source);
+
+	for (uint64_t i = 0; i < 3 * PAGES_PER_FRAME; i++)
+		store(from + i * PAGE, sparse_tag(i));
+	segment = make_segment(HP_BACKING_BASE, 3 * FRAME);
+	for (int p = 0; p < PARTS; p++) {
+		const uint64_t first = parts[p].first, end = first + parts[p].pages;
+		char *address;
+
+		errno = 5;
+		assert_int_equal(scatter(segment, first * PAGE, from + first * PAGE, (end - first) * PAGE), 0);
+		assert_int_equal(errno, 5);
+		for (uint64_t i = 0; i < 3 * PAGES_PER_FRAME; i++)
+			assert_int_equal(count_backed(segment, i, 1), i >= first && i < end && sparse_tag(i));
+		address = reserve(3 * FRAME, FRAME, 0);
+		assert_int_equal(map(address, 3 * FRAME, HP_PROT_READ, segment, 0), 0);
+		for (uint64_t i = first; i < end; i++)
+			assert_int_equal(load(address + i * PAGE), sparse_tag(i));
+		unmap(address, 3 * FRAME);
+		assert_int_equal(os->ops->segment_punch(os, segment, 0, 3 * FRAME), 0);
+	}
+	errno = 5;
+	assert_int_equal(scatter(segment, 3 * FRAME, from, PAGE), -EINVAL);
+	assert_int_equal(scatter(source, 0, from + FRAME, PAGE), -EINVAL); /* hugetlb */
+	destroy_segment(segment);
+	assert_int_equal(scatter(segment, 0, from, PAGE), -EBADF);
+	assert_int_equal(scatter(HP_NO_SEGMENT, 0, from, PAGE), -EBADF);
+	assert_int_equal(errno, 5);
+	unmap(from, 3 * FRAME);
+	destroy_segment(source);
+}
+
+/* Of 4 frames of memory: what is zero costs nothing, and gather brings none beside its target. */
+static void test_scatter_budget(void **state)
+{
+	enum { PAGES = 4 * PAGES_PER_FRAME };
+	hp_segment source, segment = make_segment(HP_BACKING_BASE, 8 * FRAME);
+	char *from = make_mapping(HP_BACKING_HUGETLB, FRAME, &source);
+
+	for (uint64_t i = 0; i < PAGES_PER_FRAME; i++)
+		store(from + i * PAGE, i % 2);
+	for (uint64_t frame = 0; frame < 7; frame++)
+		assert_int_equal(scatter(segment, frame * FRAME, from, FRAME), 0);
+	store(from, 1);
+	assert_int_equal(scatter(segment, 7 * FRAME, from, FRAME), -ENOMEM); /* one too many */
+	assert_int_equal(count_backed(segment, 0, 8 * PAGES_PER_FRAME), PAGES);
+	assert_int_equal(gather(from, NULL, segment, 6 * FRAME, FRAME), 0);
+	for (uint64_t i = 0; i < PAGES_PER_FRAME; i++)
+		assert_int_equal(load(from + i * PAGE), i % 2);
+	assert_int_equal(count_backed(segment, 0, 8 * PAGES_PER_FRAME), PAGES);
+	/* With a page given back, it is done. */
+	assert_int_equal(os->ops->segment_punch(os, segment, 7 * FRAME, FRAME), 0);
+	assert_int_equal(scatter(segment, 7 * FRAME, from, FRAME), 0);
+	unmap(from, FRAME);
+	destroy_segment(source);
+	destroy_segment(segment);
+}
+
 /* A new segment has nothing of the one that had its number before. */
 static void test_segments_begin_zeroed(void **state)
 {
@@ -723,6 +1044,34 @@ static void test_memory_budget(void **state)
 	destroy_segment(base);
 }
 
+/* Base pages are paid for one by one. */
+static void test_memory_budget_of_base_pages(void **state)
+{
+	hp_segment base, thp;
+	char *one = make_mapping(HP_BACKING_BASE, 8 * FRAME, &base);
+	char *two = make_mapping(HP_BACKING_THP, 4 * FRAME, &thp);
+	uint64_t tag;
+
+	for (uint64_t i = 0; i < 8; i++)
+		store(one + 7 * i * PAGE, 1);
+	assert_int_equal(os->ops->populate(os, two, 3 * FRAME), 0);
+	assert_int_equal(hp_sim_store(os, two + 3 * FRAME, 1), -EIO); /* the rest has no room for a frame */
+	assert_int_equal(os->ops->populate(os, one, FRAME), 0);       /* but for the other pages of this */
+	assert_int_equal(count_backed(base, 0, 8 * PAGES_PER_FRAME), PAGES_PER_FRAME);
+	assert_int_equal(hp_sim_store(os, one + FRAME, 1), -EIO);
+	unmap(two, 4 * FRAME);
+	destroy_segment(thp);
+	/* What became present before the budget ran out stays. */
+	assert_int_equal(os->ops->populate(os, one + FRAME, 4 * FRAME), -ENOMEM);
+	assert_int_equal(count_backed(base, 0, 8 * PAGES_PER_FRAME), 4 * PAGES_PER_FRAME);
+	assert_int_equal(hp_sim_load(os, one + 8 * FRAME - PAGE, &tag), -EIO);
+	assert_int_equal(os->ops->segment_punch(os, base, PAGE, PAGE), 0);
+	store(one + 8 * FRAME - PAGE, 1);
+	assert_int_equal(hp_sim_load(os, one + PAGE, &tag), -EIO);
+	unmap(one, 8 * FRAME);
+	destroy_segment(base);
+}
+
 static void test_no_hugetlb(void **state)
 {
 	hp_segment segment;
@@ -866,6 +1215,13 @@ int main(void)
 		TEST(test_tags),
 		TEST(test_two_mappings_share),
 		TEST(test_punch_and_zero),
+		TEST(test_backed),
+		TEST(test_backed_and_private),
+		TEST(test_base_pages_of_frames),
+		TEST(test_base_pages_random),
+		TEST(test_gather),
+		TEST(test_scatter),
+		TEST_WITH(test_scatter_budget, setup_budgets),
 		TEST(test_segments_begin_zeroed),
 		TEST(test_protection),
 		TEST(test_protect),
@@ -887,6 +1243,7 @@ int main(void)
 		TEST_WITH(test_renew, setup_budgets),
 		TEST_WITH(test_renew_base, setup_budgets),
 		TEST_WITH(test_memory_budget, setup_budgets),
+		TEST_WITH(test_memory_budget_of_base_pages, setup_budgets),
 		TEST_WITH(test_no_hugetlb, setup_no_thp),
 		TEST(test_collapse),
 		TEST_WITH(test_no_thp, setup_no_thp),

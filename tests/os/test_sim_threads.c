@@ -256,6 +256,147 @@ static void test_store_meets_punch(void **state)
 	run_rounds(1, 1, true);
 }
 
+/* ---- Base pages ------------------------------------------------------------------------------------------------ */
+
+/* Each thread has every fourth page of a frame, between those of the others. */
+struct owner {
+	char *address;
+	unsigned number;
+	hp_segment segment;
+	int wrong;
+};
+
+static void *store_and_punch(void *argument)
+{
+	struct owner *owner = argument;
+	unsigned seed = owner->number;
+
+	for (uint64_t round = 1; round <= ROUNDS; round++) {
+		uint64_t page = (uint64_t)rand_r(&seed) % (PAGES_PER_FRAME / TOUCHERS) * TOUCHERS + owner->number;
+		char *at = owner->address + page * PAGE;
+		unsigned char present = 0;
+		uint64_t tag = 0;
+
+		owner->wrong += hp_sim_store(os, at, round) || hp_sim_load(os, at, &tag) || tag != round;
+		owner->wrong += os->ops->backed(os, owner->segment, page * PAGE, PAGE, &present) || !present;
+		if (round % 2)
+			os->ops->zero(os, at, PAGE);
+		else
+			owner->wrong += os->ops->segment_punch(os, owner->segment, page * PAGE, PAGE) != 0;
+		owner->wrong +=
+			os->ops->backed(os, owner->segment, page * PAGE, PAGE, &present) || present != round % 2;
+		owner->wrong += hp_sim_load(os, at, &tag) || tag;
+	}
+	return NULL;
+}
+
+/* What is done to a base page is not seen at its neighbours, and the budget counts right: all of it is there after. */
+static void test_neighbours(void **state)
+{
+	hp_segment segment;
+	char *address = make_mapping(HP_BACKING_BASE, 4 * FRAME, &segment);
+	struct owner owners[TOUCHERS];
+	pthread_t threads[TOUCHERS];
+
+	for (unsigned i = 0; i < TOUCHERS; i++) {
+		owners[i] = (struct owner){.address = address, .number = i, .segment = segment};
+		assert_int_equal(pthread_create(&threads[i], NULL, store_and_punch, &owners[i]), 0);
+	}
+	for (int i = 0; i < TOUCHERS; i++) {
+		pthread_join(threads[i], NULL);
+		assert_int_equal(owners[i].wrong, 0);
+	}
+	assert_int_equal(os->ops->populate(os, address, 4 * FRAME), 0);
+	assert_int_equal(os->ops->segment_punch(os, segment, 0, 4 * FRAME), 0);
+	assert_int_equal(count_backed(segment, 0, 4 * PAGES_PER_FRAME), 0);
+	assert_int_equal(os->ops->populate(os, address, 4 * FRAME), 0);
+	unmap(address, 4 * FRAME);
+	destroy_segment(segment);
+}
+
+/* ---- Gather and scatter at the same time ------------------------------------------------------------------------ */
+
+enum { GATHERS = 300, HOLE = 64 /* base pages */ };
+#define PUNCHING UINT64_MAX
+
+struct gatherer {
+	char *address; /* where the segment is mapped, or NULL */
+	char *to;
+	hp_segment segment;
+	_Atomic unsigned *filled; /* pages of the hole, from the first on, of this round */
+	_Atomic uint64_t *round;  /* the tag that they get, or PUNCHING; 0: the end */
+	_Atomic int wrong;
+	unsigned gathered; /* that could be checked */
+};
+
+/* What was there before is found; what comes meanwhile is found or not, and nothing else is. */
+static void *gather_often(void *argument)
+{
+	struct gatherer *g = argument;
+	uint64_t round;
+
+	while ((round = atomic_load(g->round))) {
+		unsigned full = atomic_load(g->filled);
+		bool same;
+
+		if (round != PUNCHING && os->ops->gather(os, g->to, g->address, g->segment, 0, HOLE * PAGE))
+			atomic_fetch_add(&g->wrong, 1);
+		same = round != PUNCHING && atomic_load(g->round) == round;
+		g->gathered += same;
+		for (unsigned i = 0; same && i < HOLE; i++) {
+			uint64_t tag = 0;
+
+			if (hp_sim_load(os, g->to + i * PAGE, &tag) || (tag ? tag != round : i < full))
+				atomic_fetch_add(&g->wrong, 1);
+		}
+	}
+	return NULL;
+}
+
+static void test_gather_a_hole_that_is_filled(void **state)
+{
+	hp_segment segment, targets, source;
+	char *address = make_mapping(HP_BACKING_BASE, FRAME, &segment);
+	char *to = make_mapping(HP_BACKING_HUGETLB, 2 * FRAME, &targets);
+	char *from = make_mapping(HP_BACKING_HUGETLB, FRAME, &source);
+	_Atomic unsigned filled = 0;
+	_Atomic uint64_t round = 1;
+	struct gatherer gatherers[2] = {
+		{.address = address, .to = to, .segment = segment, .filled = &filled, .round = &round},
+		{.address = NULL, .to = to + FRAME, .segment = segment, .filled = &filled, .round = &round},
+	};
+	pthread_t threads[2];
+
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, gather_often, &gatherers[i]), 0);
+	for (uint64_t tag = 1; tag <= GATHERS; tag++) {
+		store(from, tag);
+		for (unsigned i = 0; i < HOLE; i++) {
+			if (tag % 2)
+				store(address + i * PAGE, tag);
+			else
+				assert_int_equal(scatter(segment, i * PAGE, from, PAGE), 0);
+			atomic_store(&filled, i + 1);
+		}
+		sched_yield();
+		atomic_store(&filled, 0);
+		atomic_store(&round, PUNCHING);
+		assert_int_equal(os->ops->segment_punch(os, segment, 0, HOLE * PAGE), 0);
+		atomic_store(&round, tag < GATHERS ? tag + 1 : 0);
+	}
+	for (int i = 0; i < 2; i++) {
+		pthread_join(threads[i], NULL);
+		assert_int_equal(gatherers[i].wrong, 0);
+		assert_true(gatherers[i].gathered > 0);
+	}
+	unmap(address, FRAME);
+	unmap(to, 2 * FRAME);
+	unmap(from, FRAME);
+	destroy_segment(segment);
+	destroy_segment(targets);
+	destroy_segment(source);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -264,6 +405,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_no_store_after_unmap, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_threads_share_the_last_frame, setup_budgets, teardown),
 		cmocka_unit_test_setup_teardown(test_store_meets_punch, setup_budgets, teardown),
+		cmocka_unit_test_setup_teardown(test_neighbours, setup_budgets, teardown),
+		cmocka_unit_test_setup_teardown(test_gather_a_hole_that_is_filled, setup_budgets, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

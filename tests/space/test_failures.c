@@ -11,12 +11,13 @@
 #include <sched.h>
 
 enum { POOL_FRAMES = 700, HUGETLB_FRAMES = 592, LARGE = 600, SCATTERED = 10, EXTENTS = POOL_FRAMES - LARGE };
+enum { MOVING = 6, FALLING = 9 }; /* pages of files that fall back: the pool has MOVING frames left for them */
 enum { LARGE_CUT = 590, SCATTERED_CUT = 4, AT = 6, REPLACED = 3, PUNCHED = 100, PUNCHED_END = 140, GIB_PAGES = 512 };
 
 struct scene {
 	hp_pool pool;
-	hp_file large, scattered;
-	char *lazy, *ready;
+	hp_file large, scattered, moving, falling;
+	char *lazy, *ready, *moved, *second, *fallen;
 	void *extent[EXTENTS];
 	void *run;                      /* an extent of several frames */
 	unsigned lazy_gone, ready_gone; /* mappings of them that are unmapped */
@@ -297,10 +298,170 @@ static int unmap_lazy(struct scene *s)
 	return unmap_each(s->lazy, ends, &s->lazy_gone, 1);
 }
 
+/* ---- base pages ------------------------------------------------------------------------------------------------- */
+
+/* A few base pages of each page. */
+static unsigned base_page_of(unsigned page, unsigned i)
+{
+	return (page * 50 + i * 200) % 512;
+}
+
+static int store_base(char *address, unsigned pages, unsigned tag)
+{
+	int result = 0;
+
+	for (unsigned page = 0; page < pages && !result; page++)
+		for (unsigned i = 0; i < 3 && !result; i++)
+			result = touch_store(address + page * FRAME + base_page_of(page, i) * HP_BASE_PAGE_SIZE,
+			                     page + tag + i * 100);
+	return result && !logged ? 1 : result; /* a fault that fails is logged */
+}
+
+static int check_base(const char *address, unsigned pages, unsigned tag)
+{
+	for (unsigned page = 0; page < pages; page++)
+		for (unsigned i = 0; i < 4; i++) {
+			unsigned at = i == 3 ? base_page_of(page, 0) + 1 : base_page_of(page, i);
+			uint64_t found = 0;
+			int result = touch_load(address + page * FRAME + at * HP_BASE_PAGE_SIZE, &found);
+
+			if (result)
+				return logged ? result : 1;
+			assert_int_equal(found, i == 3 ? 0 : page + tag + i * 100);
+		}
+	return 0;
+}
+
+/* No frame is left. */
+static int fall_back(struct scene *s)
+{
+	const unsigned flags = HP_FILE_FALLBACK | HP_FILE_MOVABLE;
+	int result = s->moving.id ? 0 : hp_file_create(s->pool, MOVING * FRAME, flags, &s->moving, &error);
+
+	if (!result && !s->moved)
+		result = map_try(s->moving, 0, MOVING, HP_MAP_LAZY, &s->moved);
+	if (!result && !s->second)
+		result = map_try(s->moving, 0, MOVING, 0, &s->second);
+	return result;
+}
+
+static int store_moving(struct scene *s)
+{
+	return store_base(s->moved, MOVING, 3000);
+}
+
+static int check_moving(struct scene *s)
+{
+	int result = check_base(s->moved, MOVING, 3000);
+
+	return result ? result : check_base(s->second, MOVING, 3000);
+}
+
+static uint64_t base_pages(hp_file file)
+{
+	hp_file_stat stat = {.struct_size = sizeof(stat)};
+
+	assert_int_equal(hp_file_stat_get(file, &stat), 0);
+	return stat.base / FRAME;
+}
+
+/* Then there are frames for it. */
+static int free_some(struct scene *s)
+{
+	assert_int_equal(base_pages(s->moving), MOVING);
+	for (unsigned i = EXTENTS - MOVING; i < EXTENTS; i++)
+		assert_int_equal(hp_free(s->pool, s->extent[i]), 0);
+	return 0;
+}
+
+static int collapse(struct scene *s)
+{
+	hp_file_stat stat = {.struct_size = sizeof(stat)};
+	int result = hp_collapse(s->moved, MOVING * FRAME, &error);
+
+	assert_int_equal(hp_file_stat_get(s->moving, &stat), 0);
+	if (!result)
+		assert_true(stat.base <= stat.holes); /* what was punched may stay as it is */
+	return result;
+}
+
+static int split(struct scene *s)
+{
+	int result = hp_split(s->second, MOVING * FRAME, &error);
+
+	if (!result)
+		assert_int_equal(base_pages(s->moving), MOVING);
+	return result;
+}
+
+/* Places that are mapped become holes. */
+static int punch_moving(struct scene *s)
+{
+	int result = hp_file_punch(s->moving, FRAME, 2 * FRAME, 0, &error);
+
+	for (unsigned page = 1; page < 3 && !result; page++) {
+		assert_int_equal(load(s->moved + page * FRAME + base_page_of(page, 0) * HP_BASE_PAGE_SIZE), 0);
+		assert_int_equal(load(s->second + page * FRAME + base_page_of(page, 2) * HP_BASE_PAGE_SIZE), 0);
+	}
+	return result;
+}
+
+static int store_again(struct scene *s)
+{
+	return store_base(s->moved, MOVING, 3000);
+}
+
+/* Ready memory of both kinds. */
+static int map_fallen(struct scene *s)
+{
+	int result =
+		s->falling.id ? 0 : hp_file_create(s->pool, FALLING * FRAME, HP_FILE_FALLBACK, &s->falling, &error);
+
+	if (!result)
+		result = map_try(s->falling, 0, FALLING, 0, &s->fallen);
+	if (!result) {
+		assert_int_equal(base_pages(s->falling), FALLING - MOVING);
+		assert_int_equal(store_base(s->fallen, FALLING, 4000), 0);
+	}
+	return result;
+}
+
+static int check_fallen(struct scene *s)
+{
+	return check_base(s->fallen, FALLING, 4000);
+}
+
+static int unmap_fallen(struct scene *s)
+{
+	return hp_unmap(s->fallen, FALLING * FRAME);
+}
+
+static int unmap_moved(struct scene *s)
+{
+	return hp_unmap(s->moved, MOVING * FRAME);
+}
+
+static int unmap_second(struct scene *s)
+{
+	return hp_unmap(s->second, MOVING * FRAME);
+}
+
+/* What is cut is free: frames and places. */
+static int cut_fallen(struct scene *s)
+{
+	int result = resize(s->falling, 1);
+
+	if (!result)
+		assert_true(base_pages(s->falling) <= 1);
+	return result;
+}
+
 static int close_files(struct scene *s)
 {
 	file_close(s->large);
 	file_close(s->scattered);
+	file_close(s->moving);
+	file_close(s->falling);
 	return 0;
 }
 
@@ -350,6 +511,25 @@ static const struct step {
 	{"unmap_its_end", unmap_its_end, false},
 	{"unmap_again", unmap_again, false},
 	{"unmap_lazy", unmap_lazy, false},
+	{"fall_back", fall_back, true},
+	{"store_moving", store_moving, false},
+	{"check_moving", check_moving, false},
+	{"free_some", free_some, false},
+	{"collapse", collapse, true},
+	{"check_moving", check_moving, false},
+	{"split", split, true},
+	{"check_moving", check_moving, false},
+	{"punch_moving", punch_moving, true},
+	{"store_again", store_again, false},
+	{"check_moving", check_moving, false},
+	{"map_fallen", map_fallen, true},
+	{"check_fallen", check_fallen, false},
+	{"unmap_fallen", unmap_fallen, false},
+	{"cut_fallen", cut_fallen, false},
+	{"collapse", collapse, true},
+	{"check_moving", check_moving, false},
+	{"unmap_moved", unmap_moved, false},
+	{"unmap_second", unmap_second, false},
 	{"close_files", close_files, false},
 	{"alloc_run", alloc_run, true},
 	{"close_pool", close_pool, false},
@@ -443,6 +623,8 @@ static const int errors_of[HP_CALL_COUNT][3] = {
 	[HP_CALL_SEGMENT_DESTROY] = {-EINTR},
 	[HP_CALL_SEGMENT_PUNCH] = {-EINTR},
 	[HP_CALL_SEGMENT_RENEW] = {-ENOMEM},
+	[HP_CALL_GATHER] = {-EIO, -ENOMEM},
+	[HP_CALL_SCATTER] = {-ENOMEM, -EIO},
 	[HP_CALL_RESERVE] = {-ENOMEM},
 	[HP_CALL_RESERVE_AT] = {-ENOMEM, -EEXIST},
 	[HP_CALL_VACATE] = {-ENOMEM},
@@ -462,6 +644,7 @@ static bool is_exempt(enum hp_os_call call, bool sharing)
 	case HP_CALL_ANONYMOUS: /* used by private mappings */
 	case HP_CALL_HOLD:
 	case HP_CALL_KEEP_FROM_CHILDREN:
+	case HP_CALL_BACKED: /* used by the thread that collapses in the background */
 		return true;
 	case HP_CALL_TOUCH: /* for page tables that are shared */
 		return !sharing;
@@ -474,7 +657,7 @@ static bool is_exempt(enum hp_os_call call, bool sharing)
 #ifdef __SANITIZE_THREAD__
 enum { EACH_UP_TO = 6 };
 #else
-enum { EACH_UP_TO = 60 };
+enum { EACH_UP_TO = 120 };
 #endif
 
 /* What is being tried, for who looks into a failed test. */

@@ -16,6 +16,8 @@ static uint64_t scaled(uint64_t rounds)
 
 /* ---- everything at once ----------------------------------------------------------------------------------------- */
 
+/* With files that fall back and are moved there are this few frames: hp_alloc may be refused then. */
+enum { FEW_FRAMES = 9, MOVING = HP_FILE_FALLBACK | HP_FILE_MOVABLE };
 enum { OWNERS = 6, SHARED_PAGES = 18, OWN_PAGES = 4, FRAMES = SHARED_PAGES + OWNERS * (OWN_PAGES + 1) };
 
 struct owner {
@@ -23,6 +25,7 @@ struct owner {
 	uint64_t random;
 	hp_pool pool;
 	hp_file shared; /* every owner has each OWNERS-th page of it */
+	unsigned flags; /* of all files */
 	uint64_t written[SHARED_PAGES];
 	void *extent;
 };
@@ -47,6 +50,17 @@ static void use_shared_page(struct owner *o, char *address, unsigned page, uint6
 	thread_must(touch_store(address, o->written[page]) == 0);
 }
 
+/* Collapses and splits beside each other; some give up, or find no frame, or another thread at the mappings. */
+static void move_some(struct owner *o, char *address, unsigned pages)
+{
+	unsigned first = (unsigned)random_below(&o->random, pages);
+	uint64_t length = (1 + random_below(&o->random, pages - first)) * FRAME;
+	int result = random_below(&o->random, 2) ? hp_collapse(address + first * FRAME, length, NULL)
+	                                         : hp_split(address + first * FRAME, length, NULL);
+
+	thread_must(!result || result == -EAGAIN || result == -EBUSY || result == -ENOMEM);
+}
+
 /* A part of the shared file, mapped for a moment. */
 static void use_shared(struct owner *o, uint64_t number)
 {
@@ -66,6 +80,8 @@ static void use_shared(struct owner *o, uint64_t number)
 		unsigned page = (unsigned)random_below(&o->random, pages);
 
 		use_shared_page(o, address + page * FRAME, first + page, number * 8 + i + 1);
+		if (o->flags && i == 4)
+			move_some(o, address, pages);
 	}
 	thread_must(hp_unmap(address, pages * FRAME) == 0);
 }
@@ -79,7 +95,7 @@ static void use_own(struct owner *o, uint64_t number)
 	void *mapped = NULL;
 	char *address;
 
-	thread_must(hp_file_create(o->pool, pages * FRAME, 0, &file, NULL) == 0);
+	thread_must(hp_file_create(o->pool, pages * FRAME, o->flags, &file, NULL) == 0);
 	if (random_below(&o->random, 3) == 0)
 		thread_must(hp_file_allocate(file, 0, pages * FRAME, NULL) == 0);
 	thread_must(hp_map(file, 0, pages * FRAME, RW, flags, &mapped, NULL) == 0);
@@ -94,6 +110,8 @@ static void use_own(struct owner *o, uint64_t number)
 		thread_must(touch_load(at, &tag) == 0);
 		thread_must(tag == expected);
 		thread_must(touch_store(at, tag_of(o, number)) == 0);
+		if (o->flags && i % 2)
+			move_some(o, address, pages);
 	}
 	thread_must(hp_unmap(address, pages * FRAME) == 0);
 }
@@ -109,7 +127,7 @@ static void use_extent(struct owner *o, uint64_t number)
 		o->extent = NULL;
 		return;
 	}
-	thread_must(hp_alloc(o->pool, FRAME, &o->extent, NULL) == 0);
+	thread_must(hp_alloc(o->pool, FRAME, &o->extent, NULL) == 0 || o->flags);
 	if (!o->extent)
 		return;
 	thread_must(hp_sim_load(os, o->extent, &tag) == 0);
@@ -121,7 +139,7 @@ static void *use_all(void *context)
 {
 	struct owner *o = context;
 
-	for (uint64_t i = 0; i < scaled(1500); i++)
+	for (uint64_t i = 0; i < scaled(o->flags ? 300 : 1500); i++)
 		switch (random_below(&o->random, 3)) {
 		case 0:
 			use_shared(o, i);
@@ -135,14 +153,16 @@ static void *use_all(void *context)
 	return NULL;
 }
 
-static void run_owners(uint32_t workers, const char *tuning)
+static void run_owners(uint32_t workers, unsigned flags, const char *tuning)
 {
-	hp_pool pool = pool_make(FRAMES, workers, tuning);
-	hp_file shared = file_make(pool, SHARED_PAGES);
+	hp_pool pool = pool_make(flags ? FEW_FRAMES : FRAMES, workers, tuning);
 	struct owner owners[OWNERS];
+	hp_file shared;
 
+	expect_ok(hp_file_create(pool, SHARED_PAGES * FRAME, flags, &shared, &error));
 	for (unsigned i = 0; i < OWNERS; i++)
-		owners[i] = (struct owner){.id = i + 1, .random = seed + i, .pool = pool, .shared = shared};
+		owners[i] =
+			(struct owner){.id = i + 1, .random = seed + i, .pool = pool, .shared = shared, .flags = flags};
 	threads_run(OWNERS, use_all, owners, sizeof(owners[0]));
 	for (unsigned i = 0; i < OWNERS; i++)
 		if (owners[i].extent)
@@ -156,17 +176,27 @@ static void run_owners(uint32_t workers, const char *tuning)
 
 static void test_everything(void **state)
 {
-	run_owners(HP_WORKERS_NONE, NULL);
+	run_owners(HP_WORKERS_NONE, 0, NULL);
 }
 
 static void test_everything_with_workers(void **state)
 {
-	run_owners(2, NULL);
+	run_owners(2, 0, NULL);
 }
 
 static void test_everything_with_one_mutex(void **state)
 {
-	run_owners(1, "fault_mutexes=1 fault_window=2");
+	run_owners(1, 0, "fault_mutexes=1 fault_window=2");
+}
+
+static void test_everything_moves(void **state)
+{
+	run_owners(HP_WORKERS_NONE, MOVING, "collapse_verify=1");
+}
+
+static void test_everything_moves_with_workers(void **state)
+{
+	run_owners(1, MOVING, "collapse=relock fault_window=4 file_lock=vma");
 }
 
 /* ---- the last frame --------------------------------------------------------------------------------------------- */
@@ -379,6 +409,8 @@ int main(void)
 		TEST(test_everything),
 		TEST(test_everything_with_workers),
 		TEST(test_everything_with_one_mutex),
+		TEST(test_everything_moves),
+		TEST(test_everything_moves_with_workers),
 		TEST(test_last_frame),
 		TEST(test_last_frame_with_workers),
 		TEST(test_last_frames),

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Many threads of many processes use the same files at random: map and unmap parts, protect, touch, read, write,
- * punch, cut, grow, and fork children that touch; and processes are stopped and go on while others punch.
+ * punch, cut, grow, collapse, split, pin, and fork children that touch; and processes are stopped and go on while
+ * others punch.
  *
  *   torture_files [SECONDS]
  *
@@ -20,15 +21,25 @@
  *                                                                              gone is 7: 8 and more, or 0
  *
  * Where somebody announces the page, the store may come after the punch: nothing is said then.
+ *
+ * That a store is lost is found by words that one thread alone writes: each has one in every page. It finds what it
+ * wrote last, or zero if pages were being taken away since just before it wrote.
+ *
+ * A page is moved only by the one process that maps it. So of the file OWN each process maps a part of its own, and the
+ * controller the rest, for the collapser of the pool; all read, write, punch and cut all of it.
  */
 #include "real.h"
 #include "support/random.h"
 
-enum { PROCESSES = 4, THREADS = 16, FILES = 3, PAGES = 12, SPOTS = 3, MAPPINGS = 3, FRAMES = 34, CHILDREN_MAX = 3 };
-enum { WRITERS = PROCESSES * THREADS, END_SECONDS_MAX = 30, WILD = 2 /* a file whose changes of size do not queue */ };
+enum { PROCESSES = 4, THREADS = 16, FILES = 4, PAGES = 12, SPOTS = 3, MAPPINGS = 3, COMMON = 3, CHILDREN_MAX = 3 };
+enum { CONTROLLER = PROCESSES * THREADS, WRITERS, END_SECONDS_MAX = 30 };
+enum { WILD = 2 /* a file whose changes of size do not queue */, OWN = 3, OWN_PAGES = 2 /* of each process */ };
+enum { MINE = 128 /* where in a base page the word of a thread is */ };
 
 static const uint64_t spot_offset[SPOTS] = {0, FRAME / 2 + 64, FRAME - 8};
-static const char *const names[FILES] = {"ready", "steady", "wild"};
+static const char *const names[FILES] = {"ready", "steady", "wild", "own"};
+static unsigned flags_of[FILES], frames;
+static int words_fd; /* a word for each writer, for system calls */
 
 enum kind {
 	MAP,
@@ -45,6 +56,13 @@ enum kind {
 	PUNCH_ODD,
 	CUT_OR_GROW,
 	TOUCH_SURELY,
+	STORE_MINE,
+	WRITE_MINE,
+	FIND_MINE,
+	HAMMER,
+	COLLAPSE,
+	SPLIT,
+	PIN,
 	FORK,
 	KINDS
 };
@@ -67,12 +85,21 @@ static const struct {
 	[PUNCH_ODD] = {"punch odd bytes", 2},
 	[CUT_OR_GROW] = {"cut or grow", 6},
 	[TOUCH_SURELY] = {"touch surely", 3},
+	[STORE_MINE] = {"store mine", 30},
+	[WRITE_MINE] = {"write mine", 5},
+	[FIND_MINE] = {"find mine", 30},
+	[HAMMER] = {"hammer", 20},
+	[COLLAPSE] = {"collapse", 20},
+	[SPLIT] = {"split", 14},
+	[PIN] = {"pin", 4},
 	[FORK] = {"fork", 1},
 };
 
 struct page {
 	_Atomic uint64_t last; /* versions that were given out */
 	_Atomic uint64_t gone; /* nobody sees these and older ones any more */
+	/* Calls that may take it away, or bring it back. */
+	_Atomic uint64_t begun, ended;
 };
 
 /* What all processes share beside the pool. */
@@ -83,6 +110,7 @@ static struct torture {
 	_Atomic uint32_t size_lock[FILES];
 	_Atomic uint32_t children[PROCESSES];
 	_Atomic uint64_t done[KINDS], no_memory, beyond, forbidden, claims, unclaimed, stops, uncovered;
+	_Atomic uint64_t kept, vanished, moved, refused, pinned, system_calls;
 	_Atomic bool stop, wrong;
 } * torture;
 
@@ -93,15 +121,21 @@ struct mapping {
 	unsigned prot[PAGES];
 };
 
+/* What a thread wrote last into its word of a page. */
+struct mine {
+	uint64_t word, ended; /* 0: nothing, or it has vanished; the page's `ended` just before */
+};
+
 /* One thread. */
 struct worker {
 	unsigned process, number; /* the number is among all threads */
-	uint64_t dice;
+	uint64_t dice, last_mine;
 	struct mapping mapping[MAPPINGS];
+	struct mine mine[FILES][PAGES];
 };
 
 static hp_file files[FILES];
-static struct mapping common[2]; /* of each process; its threads only touch them */
+static struct mapping common[COMMON]; /* of each process; its threads only touch them */
 
 #define WRONG(...)                                                                                  \
 	do {                                                                                        \
@@ -176,6 +210,19 @@ static void claim(unsigned file, unsigned first, unsigned end, const uint64_t *s
 			;
 		atomic_fetch_add(settled[page] ? &torture->claims : &torture->unclaimed, 1);
 	}
+}
+
+/* Around what may take pages away. */
+static void begin_taking(unsigned file, uint64_t first, uint64_t end)
+{
+	for (uint64_t page = first; page < end && page < PAGES; page++)
+		atomic_fetch_add(&torture->page[file][page].begun, 1);
+}
+
+static void end_taking(unsigned file, uint64_t first, uint64_t end)
+{
+	for (uint64_t page = first; page < end && page < PAGES; page++)
+		atomic_fetch_add(&torture->page[file][page].ended, 1);
 }
 
 static void settle_all(unsigned file, uint64_t *settled)
@@ -274,7 +321,7 @@ static unsigned below(struct worker *w, unsigned count)
 static const struct mapping *pick_page(struct worker *w, unsigned *page)
 {
 	for (unsigned tries = 0; tries < 8; tries++) {
-		unsigned i = below(w, MAPPINGS + 2);
+		unsigned i = below(w, MAPPINGS + COMMON);
 		const struct mapping *m = i < MAPPINGS ? &w->mapping[i] : &common[i - MAPPINGS];
 
 		*page = m->address ? below(w, m->pages) : 0;
@@ -347,14 +394,26 @@ static void unmap_all(struct mapping *m)
 	}
 }
 
+/* The part of a file that a process may map. */
+static unsigned first_of(unsigned file, unsigned process)
+{
+	return file == OWN ? process * OWN_PAGES : 0;
+}
+
+static unsigned end_of_part(unsigned file, unsigned process)
+{
+	return file == OWN && process < PROCESSES ? (process + 1) * OWN_PAGES : PAGES;
+}
+
 static void do_map(struct worker *w)
 {
 	struct mapping *m = &w->mapping[below(w, MAPPINGS)];
-	unsigned first = below(w, PAGES);
+	unsigned file = below(w, FILES), end = end_of_part(file, w->process);
+	unsigned first = first_of(file, w->process);
 
+	first += below(w, end - first);
 	if (!m->address)
-		map_into(m, below(w, FILES), first, 1 + below(w, PAGES - first), below(w, 4) ? RW : RO,
-		         below(w, 3) > 0);
+		map_into(m, file, first, 1 + below(w, end - first), below(w, 4) ? RW : RO, below(w, 3) > 0);
 }
 
 static void do_unmap(struct worker *w)
@@ -483,7 +542,9 @@ static void punch(unsigned file, unsigned first, unsigned pages, unsigned flags,
 	int result;
 
 	settle_all(file, settled);
+	begin_taking(file, first, end);
 	result = hp_file_punch(files[file], first * FRAME, pages * FRAME, flags, &why);
+	end_taking(file, first, end);
 	if (result == -ENOSPC)
 		atomic_fetch_add(&torture->uncovered, 1);
 	else if (result)
@@ -509,11 +570,29 @@ static void do_punch(struct worker *w)
 		punch(file, first, pages, flags, false);
 }
 
+/* An odd byte, but none in the middle of a word. */
+static uint64_t odd_byte(struct worker *w, unsigned most)
+{
+	uint64_t byte = below(w, most), in_frame = byte % FRAME / 8 * 8;
+	bool in_word = in_frame % HP_BASE_PAGE_SIZE == MINE;
+
+	for (unsigned spot = 0; spot < SPOTS; spot++)
+		in_word |= in_frame == spot_offset[spot];
+	return in_word ? byte / 8 * 8 : byte;
+}
+
 static void do_punch_odd(struct worker *w)
 {
-	uint64_t offset = below(w, PAGES * (unsigned)FRAME), length = 1 + below(w, 2 * (unsigned)FRAME);
-	int result = hp_file_punch(files[below(w, FILES)], offset, length, 0, NULL);
+	unsigned file = below(w, FILES);
+	uint64_t offset = odd_byte(w, PAGES * (unsigned)FRAME), end = odd_byte(w, (PAGES + 2) * (unsigned)FRAME);
+	int result;
 
+	/* Mostly near: a frame and a bit. */
+	if (end <= offset || end - offset > 2 * FRAME)
+		end = (offset / FRAME + 1) * FRAME + odd_byte(w, (unsigned)FRAME);
+	begin_taking(file, offset / FRAME, (end + FRAME - 1) / FRAME);
+	result = hp_file_punch(files[file], offset, end - offset, 0, NULL);
+	end_taking(file, offset / FRAME, (end + FRAME - 1) / FRAME);
 	if (result && result != -ENOSPC)
 		WRONG("hp_file_punch: %d", result);
 }
@@ -534,7 +613,9 @@ static void resize(unsigned file, unsigned pages)
 	int result;
 
 	settle_all(file, settled);
+	begin_taking(file, 0, PAGES);
 	result = hp_file_truncate(files[file], pages * FRAME, NULL);
+	end_taking(file, 0, PAGES);
 	if (result == -ENOMEM)
 		atomic_fetch_add(&torture->no_memory, 1);
 	else if (result)
@@ -547,6 +628,8 @@ static void do_cut_or_grow(struct worker *w)
 {
 	unsigned file = below(w, FILES), pages = below(w, 3) ? PAGES : below(w, PAGES + 1);
 
+	if (file == OWN && below(w, 4))
+		return; /* what is cut away cannot be collapsed */
 	if (file == WILD) {
 		resize(file, pages);
 		return;
@@ -577,7 +660,246 @@ static void do_touch_surely(struct worker *w)
 	unlock_size(m->file);
 }
 
+/* ---- words of one thread ---------------------------------------------------------------------------------------- */
+
+static uint64_t offset_of_mine(const struct worker *w)
+{
+	return (w->number * 7 + 1) * HP_BASE_PAGE_SIZE + MINE;
+}
+
+static uint64_t next_mine(struct worker *w, unsigned file, unsigned page, struct mine *mine)
+{
+	*mine = (struct mine){(uint64_t)(w->number + 1) << 56 | (uint64_t)file << 52 | (uint64_t)page << 48 |
+	                              ++w->last_mine,
+	                      atomic_load(&torture->page[file][page].ended)};
+	return mine->word;
+}
+
+static void check_mine(struct worker *w, unsigned file, unsigned page, uint64_t word, const char *how)
+{
+	struct mine *mine = &w->mine[file][page];
+	uint64_t begun = atomic_load(&torture->page[file][page].begun);
+
+	if (word == mine->word) {
+		atomic_fetch_add_explicit(&torture->kept, 1, memory_order_relaxed);
+	} else if (!word && begun > mine->ended) {
+		atomic_fetch_add_explicit(&torture->vanished, 1, memory_order_relaxed);
+		mine->word = 0;
+	} else {
+		WRONG("%s of file %u (flags %u), page %u, finds 0x%lx in the word of thread %u, which wrote 0x%lx "
+		      "there; %lu calls took pages away before that, and %lu have begun to",
+		      how, file, flags_of[file], page, word, w->number, mine->word, mine->ended, begun);
+	}
+}
+
+/* False: the access was a signal, and nothing is stored. */
+static bool store_mine(struct worker *w, const struct mapping *m, unsigned page)
+{
+	struct mine mine;
+	uint64_t word = next_mine(w, m->file, m->first + page, &mine);
+	int signal = access_word((volatile uint64_t *)(m->address + page * FRAME + offset_of_mine(w)), true, &word);
+
+	check_signal(m, page, RW, signal);
+	if (!signal)
+		w->mine[m->file][m->first + page] = mine;
+	return !signal;
+}
+
+static bool find_mine(struct worker *w, const struct mapping *m, unsigned page)
+{
+	uint64_t word = 0;
+	int signal = access_word((volatile uint64_t *)(m->address + page * FRAME + offset_of_mine(w)), false, &word);
+
+	check_signal(m, page, HP_PROT_READ, signal);
+	if (!signal)
+		check_mine(w, m->file, m->first + page, word, m->lazy ? "a load (lazy)" : "a load (ready)");
+	return !signal;
+}
+
+static void do_store_mine(struct worker *w)
+{
+	unsigned page;
+	const struct mapping *m = pick_page(w, &page);
+
+	if (m)
+		store_mine(w, m, page);
+}
+
+/* A page of OWN that is being moved meanwhile is moved between a store and the next load, quite likely. */
+static void do_hammer(struct worker *w)
+{
+	const struct mapping *m = &common[COMMON - 1];
+	unsigned page = m->address ? below(w, m->pages) : 0, times = 50 + below(w, 300);
+
+	while (m->address && times-- && store_mine(w, m, page) && find_mine(w, m, page))
+		;
+}
+
+static void do_write_mine(struct worker *w)
+{
+	unsigned file = below(w, FILES), page = below(w, PAGES);
+	struct mine mine;
+	uint64_t word = next_mine(w, file, page, &mine);
+	int64_t result = hp_file_write(files[file], page * FRAME + offset_of_mine(w), &word, sizeof(word));
+
+	if (result == sizeof(word))
+		w->mine[file][page] = mine;
+	else if (result == -ENOMEM)
+		atomic_fetch_add(&torture->no_memory, 1);
+	else if (result)
+		WRONG("hp_file_write: %ld", result);
+}
+
+static void do_find_mine(struct worker *w)
+{
+	unsigned page, file = below(w, FILES);
+	const struct mapping *m = below(w, 4) ? pick_page(w, &page) : NULL;
+	uint64_t word = 0;
+
+	if (m) {
+		find_mine(w, m, page);
+		return;
+	}
+	page = below(w, PAGES);
+	if (hp_file_read(files[file], page * FRAME + offset_of_mine(w), &word, sizeof(word)) == sizeof(word))
+		check_mine(w, file, page, word, "a read");
+}
+
+/* ---- moving ------------------------------------------------------------------------------------------------------ */
+
+/* Pages that are mapped, of one of the thread's mappings or one that all threads of the process have. */
+static const struct mapping *pick_pages(struct worker *w, unsigned *page, unsigned *pages)
+{
+	/* The last one of these is of OWN. */
+	const struct mapping *m = below(w, 2) ? &common[COMMON - 1 - below(w, 8) / 6] : pick_run(w, page, pages);
+
+	if (m && m >= common && m < common + COMMON) {
+		*page = m->address ? below(w, m->pages) : 0;
+		*pages = m->address ? 1 + below(w, m->pages - *page) : 0;
+	}
+	return m && m->address ? m : NULL;
+}
+
+/* `pages`: a thread's own mapping may be in pieces. */
+static void check_move(const char *what, const struct mapping *m, unsigned pages, int result, const hp_error *why)
+{
+	bool in_pieces = pages > 1 && !(m >= common && m < common + COMMON);
+	bool no_memory = why->limit == HP_LIMIT_POOL || why->limit == HP_LIMIT_MEMORY;
+
+	atomic_fetch_add_explicit(result ? &torture->refused : &torture->moved, 1, memory_order_relaxed);
+	if (!result || result == -EBUSY || result == -EAGAIN || (result == -ENOMEM && no_memory) ||
+	    (result == -EINVAL && in_pieces))
+		return;
+	WRONG("%s of %u pages of file %u (flags %u): %d (%s) %s", what, pages, m->file, flags_of[m->file], result,
+	      hp_limit_name(why->limit), why->message);
+}
+
+static void do_collapse(struct worker *w)
+{
+	unsigned page, pages;
+	const struct mapping *m = pick_pages(w, &page, &pages);
+	hp_error why = {.code = 0};
+
+	if (m)
+		check_move("hp_collapse", m, pages, hp_collapse(m->address + page * FRAME, pages * FRAME, &why), &why);
+}
+
+static void do_split(struct worker *w)
+{
+	unsigned page, pages;
+	const struct mapping *m = pick_pages(w, &page, &pages);
+	hp_error why = {.code = 0};
+	int result = m ? hp_split(m->address + page * FRAME, pages * FRAME, &why) : 0;
+
+	if (m && !(flags_of[m->file] & HP_FILE_MOVABLE) && result == -EPERM)
+		return;
+	if (m)
+		check_move("hp_split", m, pages, result, &why);
+}
+
+/* The kernel stores a word. `surely`: it must find the page. */
+static void store_by_kernel(struct worker *w, const struct mapping *m, unsigned page, bool surely)
+{
+	unsigned spot = below(w, SPOTS), in_file = m->first + page;
+	uint64_t version = announce(w->number, m->file, in_file);
+	uint64_t word = make_word(version, w->number, m->file, in_file, spot);
+	off_t offset = w->number * (off_t)sizeof(word);
+	ssize_t stored;
+
+	EXPECT_EQ(pwrite(words_fd, &word, sizeof(word), offset), sizeof(word));
+	stored = pread(words_fd, m->address + page * FRAME + spot_offset[spot], sizeof(word), offset);
+	withdraw(w->number);
+	if (stored == sizeof(word))
+		atomic_fetch_add_explicit(&torture->system_calls, 1, memory_order_relaxed);
+	else if (surely && !atomic_load(&torture->uncovered))
+		WRONG("a system call does not find page %u of file %u (flags %u), which is pinned: %ld, errno %d",
+		      in_file, m->file, flags_of[m->file], stored, errno);
+}
+
+/* The page is pinned. `inside`: its file's size does not change, and has it. */
+static void use_pinned(struct worker *w, const struct mapping *m, unsigned page, bool inside)
+{
+	bool movable = flags_of[m->file] & HP_FILE_MOVABLE, writable = (m->prot[page] & RW) == RW;
+	char *address = m->address + page * FRAME;
+	hp_error why = {.code = 0};
+	int result;
+
+	if (writable)
+		store_by_kernel(w, m, page, inside && movable);
+	result = below(w, 2) ? hp_collapse(address, FRAME, &why) : hp_split(address, FRAME, &why);
+	if (result != -EPERM || movable)
+		check_move("a move of a pinned page", m, 1, result, &why);
+	if (writable)
+		store_by_kernel(w, m, page, inside && movable);
+}
+
+static void pin(struct worker *w, const struct mapping *m, unsigned page, bool inside)
+{
+	uint64_t offset = below(w, (unsigned)FRAME), length = 1 + below(w, (unsigned)(FRAME - offset));
+	char *address = m->address + page * FRAME + offset;
+	bool alone = m >= w->mapping && m < w->mapping + MAPPINGS;
+	int result = hp_pin(address, length);
+
+	if (result) {
+		if (result != -ENXIO || inside)
+			WRONG("hp_pin of page %u of file %u: %d", m->first + page, m->file, result);
+		return;
+	}
+	atomic_fetch_add_explicit(&torture->pinned, 1, memory_order_relaxed);
+	use_pinned(w, m, page, inside);
+	result = hp_unpin(address, length);
+	if (result)
+		WRONG("hp_unpin: %d", result);
+	if (alone && flags_of[m->file] & HP_FILE_MOVABLE && hp_unpin(address, length) != -EINVAL)
+		WRONG("hp_unpin of what is not pinned does not say so");
+}
+
+static void do_pin(struct worker *w)
+{
+	unsigned page;
+	const struct mapping *m = pick_page(w, &page);
+
+	if (!m)
+		return;
+	if (m->file == WILD) {
+		pin(w, m, page, false);
+		return;
+	}
+	lock_size(m->file);
+	pin(w, m, page, m->first + page < size_of(m->file));
+	unlock_size(m->file);
+}
+
 /* ---- children --------------------------------------------------------------------------------------------------- */
+
+/* So that the parent's pages are its alone again. */
+static void give_up_own(struct worker *w)
+{
+	unmap_all(&common[COMMON - 1]);
+	for (unsigned i = 0; i < MAPPINGS; i++)
+		if (w->mapping[i].address && w->mapping[i].file == OWN)
+			unmap_all(&w->mapping[i]);
+}
 
 static void be_child(struct worker *w)
 {
@@ -585,6 +907,8 @@ static void be_child(struct worker *w)
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	w->dice ^= (uint64_t)getpid() << 20;
+	if (below(w, 4))
+		give_up_own(w);
 	for (unsigned i = 0; i < rounds; i++)
 		do_load(w);
 	if (below(w, 2))
@@ -632,6 +956,13 @@ static void (*const run_kind[KINDS])(struct worker *w) = {
 	[PUNCH_ODD] = do_punch_odd,
 	[CUT_OR_GROW] = do_cut_or_grow,
 	[TOUCH_SURELY] = do_touch_surely,
+	[STORE_MINE] = do_store_mine,
+	[WRITE_MINE] = do_write_mine,
+	[FIND_MINE] = do_find_mine,
+	[HAMMER] = do_hammer,
+	[COLLAPSE] = do_collapse,
+	[SPLIT] = do_split,
+	[PIN] = do_pin,
 	[FORK] = do_fork,
 };
 
@@ -663,14 +994,22 @@ static void *work(void *context)
 	return NULL;
 }
 
+static void map_own(unsigned process)
+{
+	unsigned first = first_of(OWN, process);
+
+	map_into(&common[COMMON - 1], OWN, first, end_of_part(OWN, process) - first, RW, true);
+}
+
 static void be_process(unsigned process, uint64_t seed)
 {
 	struct worker *workers = calloc(THREADS, sizeof(*workers));
 	pthread_t threads[THREADS];
 
 	EXPECT(workers);
-	for (unsigned i = 0; i < 2; i++)
-		map_into(&common[i], (process + i) % FILES, 0, PAGES, RW, i == 0);
+	for (unsigned i = 0; i < COMMON - 1; i++)
+		map_into(&common[i], (process + i) % OWN, 0, PAGES, RW, i == 0);
+	map_own(process);
 	for (unsigned i = 0; i < THREADS; i++) {
 		unsigned number = process * THREADS + i;
 
@@ -679,7 +1018,7 @@ static void be_process(unsigned process, uint64_t seed)
 	}
 	for (unsigned i = 0; i < THREADS; i++)
 		join_thread(threads[i]);
-	for (unsigned i = 0; i < 2; i++)
+	for (unsigned i = 0; i < COMMON; i++)
 		unmap_all(&common[i]);
 	for (unsigned i = 0; i < FILES; i++)
 		close_file(files[i]);
@@ -708,20 +1047,47 @@ static void *stop_processes(void *context)
 	return NULL;
 }
 
+/* The controller uses its part of OWN, which the pool's own thread collapses. */
+static void use_own(struct worker *w)
+{
+	unsigned page, pages;
+	const struct mapping *m = &common[COMMON - 1];
+	hp_error why = {.code = 0};
+
+	for (unsigned i = 0; i < 20; i++) {
+		do_hammer(w);
+		do_store_mine(w);
+		do_store(w);
+		do_find_mine(w);
+		do_load(w);
+	}
+	if (!m->address || below(w, 8))
+		return;
+	page = below(w, m->pages);
+	pages = 1 + below(w, m->pages - page);
+	check_move("hp_split", m, pages, hp_split(m->address + page * FRAME, pages * FRAME, &why), &why);
+}
+
 static void control(double seconds_to_run, uint64_t seed)
 {
+	static struct worker self = {.process = PROCESSES, .number = CONTROLLER};
 	double deadline = seconds() + seconds_to_run;
 	uint64_t dice = seed;
 	pthread_t stopper = start_thread(stop_processes, &seed);
+
+	self.dice = seed;
+	map_own(PROCESSES);
 
 	while (seconds() < deadline && !atomic_load(&torture->stop)) {
 		unsigned file = (unsigned)random_below(&dice, WILD), page = (unsigned)random_below(&dice, PAGES);
 
 		punch_known(file, page, 1, 0);
 		read_word(file, page, (unsigned)random_below(&dice, SPOTS));
+		use_own(&self);
 		nap(1000);
 	}
 	atomic_store(&torture->stop, true);
+	unmap_all(&common[COMMON - 1]);
 	join_thread(stopper);
 }
 
@@ -757,6 +1123,25 @@ static void end_processes(void)
 		}
 }
 
+static hp_collapse_stats collapses(void)
+{
+	hp_collapse_stats stats = {.struct_size = sizeof(stats)};
+
+	EXPECT_EQ(hp_collapse_stats_get(pool, &stats), 0);
+	return stats;
+}
+
+static void print_collapses(void)
+{
+	hp_collapse_stats stats = collapses();
+
+	printf("%lu pages collapsed, %lu in place, %lu split; %lu busy, %lu gave up of %lu looked at again, %lu "
+	       "without a "
+	       "frame; %lu stores waited, at most %.1f ms\n",
+	       stats.collapsed, stats.in_place, stats.split, stats.busy, stats.gave_up, stats.rechecked, stats.no_frame,
+	       stats.pause.count, (double)stats.pause.max / 1e6);
+}
+
 static void print_summary(double began)
 {
 	uint64_t sum = 0;
@@ -772,41 +1157,82 @@ static void print_summary(double began)
 	       atomic_load(&torture->beyond), atomic_load(&torture->forbidden), atomic_load(&torture->no_memory),
 	       atomic_load(&torture->claims), atomic_load(&torture->unclaimed), atomic_load(&torture->stops),
 	       atomic_load(&torture->uncovered));
+	printf("%lu words kept, %lu taken away; %lu calls moved pages or found nothing to do, %lu did not; %lu pins, "
+	       "%lu "
+	       "stores by the kernel\n",
+	       atomic_load(&torture->kept), atomic_load(&torture->vanished), atomic_load(&torture->moved),
+	       atomic_load(&torture->refused), atomic_load(&torture->pinned), atomic_load(&torture->system_calls));
+	print_collapses();
 	fflush(stdout);
+}
+
+/* OWN and one other file may fall back and are movable, and another one is movable, or may fall back too. */
+static void choose_flags(uint64_t *dice)
+{
+	unsigned both = (unsigned)random_below(dice, OWN), second = (both + 1 + (unsigned)random_below(dice, 2)) % OWN;
+
+	flags_of[OWN] = flags_of[both] = HP_FILE_FALLBACK | HP_FILE_MOVABLE;
+	flags_of[second] = HP_FILE_MOVABLE | (random_below(dice, 2) ? HP_FILE_FALLBACK : 0);
+}
+
+static void make_files(void)
+{
+	hp_file_options named = HP_FILE_OPTIONS_INIT;
+
+	named.size = PAGES * FRAME;
+	for (unsigned i = 0; i < FILES; i++) {
+		named.flags = HP_FILE_CREATE | HP_FILE_EXCLUSIVE | flags_of[i];
+		EXPECT_OK(hp_file_open(pool, names[i], &named, &files[i], &error));
+	}
 }
 
 static void set_up(uint64_t seed)
 {
-	static const char *const tunings[] = {"file_lock=biased", "file_lock=vma", "file_lock=invalidate",
-	                                      "file_lock=rwsem fault_window=4"};
+	static const char *const locks[] = {"file_lock=biased", "file_lock=vma", "file_lock=invalidate",
+	                                    "file_lock=rwsem fault_window=4"};
+	static const unsigned frame_counts[] = {18, 28, 40};
+	char tuning[128];
 	hp_pool_options options = HP_POOL_OPTIONS_INIT;
-	hp_file_options named = HP_FILE_OPTIONS_INIT;
 
-	options.size = FRAMES * FRAME;
+	frames = frame_counts[random_below(&seed, 3)];
+	options.size = frames * FRAME;
 	options.workers = random_below(&seed, 2) ? 1 : HP_WORKERS_NONE;
-	options.tuning = tunings[random_below(&seed, 4)];
+	options.flags = random_below(&seed, 2) ? HP_POOL_COLLAPSE : 0;
+	snprintf(tuning, sizeof(tuning), "%s%s%s", locks[random_below(&seed, 4)],
+	         random_below(&seed, 2) ? " collapse=relock" : "",
+	         random_below(&seed, 2) ? " collapse_verify=1 collapse_scan_ms=1" : "");
+	options.tuning = tuning;
 	make_pool_with(&options);
-	named.flags = HP_FILE_CREATE | HP_FILE_EXCLUSIVE;
-	named.size = PAGES * FRAME;
-	for (unsigned i = 0; i < FILES; i++)
-		EXPECT_OK(hp_file_open(pool, names[i], &named, &files[i], &error));
-	printf("%s, %d workers, %s\n", options.tuning, (int)options.workers,
+	words_fd = memfd_create("words", MFD_CLOEXEC);
+	EXPECT(words_fd >= 0);
+	choose_flags(&seed);
+	make_files();
+	printf("%u frames, %s, %d workers, %s%s; files of flags %u, %u, %u, %u\n", frames, tuning, (int)options.workers,
 	       stats_now().hugetlb ? "huge pages"
 	       : stats_now().thp   ? "transparent huge pages"
-	                           : "base pages");
+	                           : "base pages",
+	       options.flags ? ", collapse in the background" : "", flags_of[0], flags_of[1], flags_of[2], flags_of[3]);
 }
 
 static void tear_down(void)
 {
+	EXPECT_EQ(collapses().misused, 0);
+	check_pool();
 	for (unsigned i = 0; i < FILES; i++) {
 		EXPECT_OK(hp_file_unlink(pool, names[i], &error));
 		close_file(files[i]);
 	}
-	EXPECT_EQ(hp_pool_wait(pool, 10000, &error), 0);
+	/* Children that ended have to be found, and the collapser may have a file in hand. */
+	for (double deadline = seconds() + END_SECONDS_MAX; seconds() < deadline; nap(1000)) {
+		EXPECT_EQ(hp_pool_wait(pool, 10000, &error), 0);
+		if (!stats_now().files)
+			break;
+	}
 	check_pool();
 	EXPECT_EQ(stats_now().holes, 0);
-	EXPECT_EQ(stats_now().frames, FRAMES);
+	EXPECT_EQ(stats_now().frames, frames);
 	end_pool();
+	close(words_fd);
 }
 
 int main(int argc, char **argv)
@@ -822,6 +1248,9 @@ int main(int argc, char **argv)
 	torture = make_shared(sizeof(*torture));
 	catch_signals();
 	set_up(seed);
+#ifdef __SANITIZE_ADDRESS__
+	nap(300000); /* its allocator's locks are not held over a fork: the pool's threads have to be done with it */
+#endif
 	fflush(NULL);
 	for (unsigned i = 0; i < PROCESSES; i++) {
 		pids[i] = fork();

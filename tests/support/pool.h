@@ -8,6 +8,7 @@
 
 #include "os/budget.h"
 #include "os/sim.h"
+#include "library/library.h"
 #include "space/space.h"
 #include "sync/signals.h"
 

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* Ties the layers together: the first pool of a process makes them known to each other. */
-#include "space/space.h"
+#include "library/library.h"
+
+#include "collapse/collapse.h"
 
 #include "file/vma.h"
 #include "os/sentinel.h"
+#include "space/space.h"
 
 static const struct hp_pool_hooks space_hooks = {.in_use = hp_space_in_use, .catch_up = hp_space_catch_up};
 
@@ -12,6 +15,7 @@ static void join_layers(void)
 	hp_pool_hooks_add(&hp_file_hooks);
 	hp_pool_hooks_add(&hp_vma_hooks);
 	hp_pool_hooks_add(&space_hooks);
+	hp_pool_hooks_add(&hp_collapse_hooks);
 	hp_pool_repairs();
 	hp_file_repairs();
 	hp_sentinel_arm();
