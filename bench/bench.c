@@ -22,6 +22,8 @@ static const struct {
 	{"combined", bench_combined, bench_combined_help, "faults and forks on the same file at the same time"},
 	{"fallocate", bench_fallocate, bench_fallocate_help,
          "making every page of a file present, and where the time goes"},
+	{"collapse", bench_collapse, bench_collapse_help, "making base pages a huge page"},
+	{"tlb", bench_tlb, bench_tlb_help, "what huge pages are worth: random reads before and after collapse"},
 	{"zero", bench_zero, bench_zero_help, "clearing memory with one thread"},
 	{"locks", bench_locks, bench_locks_help, "the library's locks by themselves, beside those of pthreads"},
 	{"statistics", bench_statistics, bench_statistics_help, "what the statistics of locks cost in real work"},
@@ -61,6 +63,8 @@ static void print_help(FILE *out)
 	      "lock\n"
 	      "  hugepool bench fork-cow --size 256M                  copy on write\n"
 	      "  hugepool bench fallocate --sim --size 1T             what indexing a terabyte costs\n"
+	      "  hugepool bench collapse --pairs 100\n"
+	      "  hugepool bench tlb --sizes 1G\n"
 	      "  hugepool bench locks --contended --processes 24\n"
 	      "  hugepool bench statistics --pairs 100\n"
 	      "  hugepool bench reference --quick\n",

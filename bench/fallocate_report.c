@@ -99,18 +99,6 @@ double fallocate_share(const struct bench_run *run, const struct bench_series *s
 	       (median_of(dirty, FALLOCATE_ELAPSED) * fill->fillers / frames_of(fill->setup.size));
 }
 
-/* How many times as fast ours is, round by round. None where a round is missing: those after it would not meet. */
-static void pair_up(const struct bench_series *ours, const struct bench_series *theirs, struct bench_pairs *pairs)
-{
-	const struct bench_stat *a = &ours->stat[FALLOCATE_ELAPSED], *b = &theirs->stat[FALLOCATE_ELAPSED];
-
-	pairs->ratio.count = 0;
-	if (!ours->discarded && !theirs->discarded)
-		for (unsigned i = 0; i < a->count && i < b->count; i++)
-			bench_stat_add(&pairs->ratio, b->samples[i] / a->samples[i]);
-	bench_pairs_close(pairs);
-}
-
 /* ---- JSON ------------------------------------------------------------------------------------------------------- */
 
 static json_t *where_json(const struct bench_run *run)
@@ -162,7 +150,7 @@ static json_t *pairs_json(const struct bench_run *run)
 		for (unsigned k = 0; k < run->series_count; k++) {
 			if (!is_fill(&run->series[k]) || !strcmp(run->series[k].engine, "hugepool"))
 				continue;
-			pair_up(&run->series[i], &run->series[k], &pairs);
+			bench_pairs_of_times(&pairs, &run->series[i], &run->series[k], FALLOCATE_ELAPSED);
 			json_array_append_new(
 				list, bench_pairs_json(&pairs, engine_series_name(ours, sizeof(ours), &run->series[i]),
 			                               engine_series_name(theirs, sizeof(theirs), &run->series[k])));
@@ -238,7 +226,7 @@ static void print_fills(const struct bench_run *run, FILE *out)
 		set_figure(&table, 7, 1e9 * (double)BENCH_FRAME / rate, "ns");
 		if (!kernel || !is_fill(series) || series == kernel)
 			continue;
-		pair_up(series, kernel, &pairs);
+		bench_pairs_of_times(&pairs, series, kernel, FALLOCATE_ELAPSED);
 		table_set(&table, 8, "%s", bench_pairs_text(cell, &pairs));
 	}
 	table_print(&table, out);

@@ -11,7 +11,7 @@
 
 #include "os/os.h"
 #include "os/sim.h"
-#include "space/space.h"
+#include "library/library.h"
 
 #include <errno.h>
 #include <math.h>

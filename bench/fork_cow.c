@@ -51,19 +51,6 @@ static void plan(struct bench_run *run, uint64_t size)
 
 /* ---- Ratios ----------------------------------------------------------------------------------------------------- */
 
-/* How many times as fast hugepool is, round by round. None where a round is missing: those after it would not meet. */
-static void pair_up(const struct bench_series *ours, const struct bench_series *theirs, unsigned metric,
-                    struct bench_pairs *pairs)
-{
-	const struct bench_stat *a = &ours->stat[metric], *b = &theirs->stat[metric];
-
-	pairs->ratio.count = 0;
-	if (!ours->discarded && !theirs->discarded)
-		for (unsigned i = 0; i < a->count && i < b->count; i++)
-			bench_stat_add(&pairs->ratio, b->samples[i] / a->samples[i]);
-	bench_pairs_close(pairs);
-}
-
 static json_t *pairs_json(const struct bench_run *run, unsigned metric)
 {
 	const struct bench_series *kernel = &run->series[0];
@@ -72,7 +59,7 @@ static json_t *pairs_json(const struct bench_run *run, unsigned metric)
 	char ours[TABLE_CELL];
 
 	for (unsigned i = 1; i < run->series_count; i++) {
-		pair_up(&run->series[i], kernel, metric, &pairs);
+		bench_pairs_of_times(&pairs, &run->series[i], kernel, metric);
 		json_array_append_new(list,
 		                      bench_pairs_json(&pairs, engine_series_name(ours, sizeof(ours), &run->series[i]),
 		                                       kernel->engine));
@@ -96,7 +83,7 @@ static void print_pairs(const struct bench_run *run)
 		table_row(&table);
 		table_set(&table, 0, "%s", engine_series_name(cell, sizeof(cell), &run->series[i]));
 		for (unsigned m = 0; m < run->metrics; m++) {
-			pair_up(&run->series[i], &run->series[0], m, &pairs);
+			bench_pairs_of_times(&pairs, &run->series[i], &run->series[0], m);
 			table_set(&table, m + 1, "%s", bench_pairs_text(cell, &pairs));
 		}
 	}

@@ -289,8 +289,10 @@ static int start_series(struct bench_run *run, struct bench_series *series, stru
 
 /* ---- Rounds ----------------------------------------------------------------------------------------------------- */
 
-static void do_round(struct bench_run *run, struct bench_series *series, bool warm_up)
+/* Round 0 warms up. */
+static void do_round(struct bench_run *run, struct bench_series *series, unsigned round)
 {
+	bool warm_up = round == 0;
 	enum order order = warm_up ? DO_WARM_UP : DO_ROUND;
 	struct bench_sample sample;
 
@@ -311,6 +313,8 @@ static void do_round(struct bench_run *run, struct bench_series *series, bool wa
 		discard(series, sample.why);
 		return;
 	}
+	if (series->counted < BENCH_SAMPLES_MAX)
+		series->round[series->counted++] = round;
 	for (unsigned m = 0; m < run->metrics; m++)
 		bench_stat_add(&series->stat[m], sample.value[m]);
 }
@@ -358,7 +362,7 @@ static int do_run(struct bench_run *run, struct bench_pages *pages)
 				               series_name(series));
 			else
 				bench_progress("%s: warming up, %s", run->title, series_name(series));
-			do_round(run, series, round == 0);
+			do_round(run, series, round);
 		}
 	}
 	for (unsigned i = 0; i < n; i++) {

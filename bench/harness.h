@@ -16,7 +16,7 @@
 
 #include <sys/types.h>
 
-#define BENCH_METRICS_MAX 10
+#define BENCH_METRICS_MAX 12
 #define BENCH_NOTE 256
 #define BENCH_TAGS_MAX 3
 #define BENCH_SERIES_MAX 12
@@ -25,7 +25,7 @@
 
 struct bench_metric {
 	const char *name;
-	const char *unit; /* "1/s", "s", "ns", "B/s", "B"; "1": a number of things */
+	const char *unit; /* "1/s", "s", "us", "ns", "B/s", "B"; "1": a number of things */
 	int more_is_better;
 	bool ratio;        /* the ratio between engines says something */
 	const char *phase; /* not NULL: of another phase than the measured one; becomes part of the rows' variant */
@@ -67,6 +67,7 @@ struct bench_series {
 	char note[BENCH_NOTE];
 	char why_not[BENCH_WHY]; /* it could not be opened, or its process died */
 	struct bench_stat stat[BENCH_METRICS_MAX];
+	unsigned counted, round[BENCH_SAMPLES_MAX]; /* the numbers of the rounds that count */
 	struct bench_reason reason[BENCH_REASONS_MAX];
 	unsigned reasons, discarded;
 	pid_t pid;

@@ -66,7 +66,7 @@ static bool read_available(uint64_t *available)
 	return true;
 }
 
-static uint64_t memory_available(void)
+uint64_t bench_memory_available(void)
 {
 	char line[128];
 	unsigned long long kib = 0;
@@ -175,6 +175,20 @@ static int start_keeper(struct bench_pages *pages, int lock)
 	return 0;
 }
 
+static bool may_add(void)
+{
+	return !access(NR_HUGEPAGES, W_OK) && !is_set("HUGEPOOL_PAGES_NONE");
+}
+
+uint64_t bench_pages_missing(uint64_t bytes)
+{
+	uint64_t need = (bytes + BENCH_FRAME - 1) / BENCH_FRAME, available;
+
+	if (!may_add() || !read_available(&available) || available >= need)
+		return 0;
+	return (need - available) * BENCH_FRAME;
+}
+
 int bench_pages_acquire(struct bench_pages *pages, uint64_t bytes)
 {
 	uint64_t need = (bytes + BENCH_FRAME - 1) / BENCH_FRAME, available = 0, added, now, room;
@@ -187,7 +201,7 @@ int bench_pages_acquire(struct bench_pages *pages, uint64_t bytes)
 		return 0;
 	}
 	pages->during = pages->before;
-	if (access(NR_HUGEPAGES, W_OK) || is_set("HUGEPOOL_PAGES_NONE")) {
+	if (!may_add()) {
 		if (available < need)
 			snprintf(pages->why, sizeof(pages->why),
 			         "%llu huge pages of %llu are free in the kernel's pool, and none may be added",
@@ -200,7 +214,7 @@ int bench_pages_acquire(struct bench_pages *pages, uint64_t bytes)
 		return -EINTR;
 	read_number(NR_HUGEPAGES, &pages->before);
 	read_available(&available);
-	room = memory_available();
+	room = bench_memory_available();
 	room = room > BENCH_GIB ? (room - BENCH_GIB) / BENCH_FRAME : 0; /* some memory is left to everybody else */
 	if (available < need || lock >= 0)
 		rc = start_keeper(pages, lock);

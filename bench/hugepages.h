@@ -27,6 +27,10 @@ struct bench_pages {
  * there are too few, which `why` tells; -EINTR when bench_interrupted().
  */
 int bench_pages_acquire(struct bench_pages *pages, uint64_t bytes);
+/* How much of the machine's memory that would take: what is not there and may be added. */
+uint64_t bench_pages_missing(uint64_t bytes);
+/* Memory that processes can have, in bytes. */
+uint64_t bench_memory_available(void);
 /* Puts the number back and waits until it is. */
 void bench_pages_release(struct bench_pages *pages);
 /* For a process just forked: it must not keep the keeper waiting. */

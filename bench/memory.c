@@ -136,6 +136,26 @@ int bench_clear(char *address, uint64_t length)
 	return 0;
 }
 
+char *bench_huge_memory(uint64_t size)
+{
+	int fd = bench_memfd(size);
+	char *p = MAP_FAILED;
+
+	if (fd >= 0) {
+		p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		close(fd);
+	}
+	if (p != MAP_FAILED && !bench_populate(p, size))
+		return p;
+	if (p != MAP_FAILED)
+		munmap(p, size);
+	p = bench_reserve(size);
+	if (!p || mprotect(p, size, PROT_READ | PROT_WRITE))
+		return NULL;
+	madvise(p, size, MADV_HUGEPAGE);
+	return bench_populate(p, size) ? NULL : p;
+}
+
 /* ---- Is it huge? ------------------------------------------------------------------------------------------------ */
 
 bool bench_is_huge(const char *address, uint64_t length, char why[BENCH_WHY])

@@ -15,7 +15,9 @@ void *bench_reserve(uint64_t size);
 int bench_in_parallel(unsigned threads, char *address, uint64_t length, int (*work)(char *address, uint64_t length));
 int bench_populate(char *address, uint64_t length); /* MADV_POPULATE_WRITE, or a touch where the kernel lacks it */
 int bench_clear(char *address, uint64_t length);    /* streaming stores */
-unsigned bench_cpus(void);                          /* that this process may use */
+/* Touched memory of the kernel's pool if that has pages, else of transparent huge pages, if it pleases. NULL: none. */
+char *bench_huge_memory(uint64_t size);
+unsigned bench_cpus(void); /* that this process may use */
 
 /* Thread number `index` keeps to one CPU, if there is one for each of `threads`. */
 void bench_pin(unsigned index, unsigned threads);

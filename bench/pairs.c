@@ -11,6 +11,24 @@ void bench_pairs_close(struct bench_pairs *pairs)
 	bench_stat_confidence(&pairs->ratio, &pairs->low, &pairs->high);
 }
 
+void bench_pairs_of_times(struct bench_pairs *pairs, const struct bench_series *ours, const struct bench_series *theirs,
+                          unsigned metric)
+{
+	const struct bench_stat *a = &ours->stat[metric], *b = &theirs->stat[metric];
+	bool complete = a->count == ours->counted && b->count == theirs->counted;
+
+	pairs->ratio.count = 0;
+	for (unsigned i = 0, k = 0; complete && i < a->count && k < b->count;) {
+		unsigned mine = ours->round[i], other = theirs->round[k];
+
+		if (mine == other)
+			bench_stat_add(&pairs->ratio, b->samples[k] / a->samples[i]);
+		i += mine <= other;
+		k += other <= mine;
+	}
+	bench_pairs_close(pairs);
+}
+
 const char *bench_pairs_text(char cell[TABLE_CELL], const struct bench_pairs *pairs)
 {
 	int decimals = pairs->low < 100 ? 3 : 0;

@@ -8,7 +8,7 @@
 
 #define REFERENCE_TEAMS 2 /* numbers of threads in the ordinary rows of the first touch */
 #define REFERENCE_TESTS 5 /* runs of workload 1 */
-#define REFERENCE_RUNS (REFERENCE_TESTS + 2 * REFERENCE_TEAMS + 2 + 1)
+#define REFERENCE_RUNS (REFERENCE_TESTS + 2 * REFERENCE_TEAMS + 2 + 2)
 
 struct reference {
 	struct bench_run run[REFERENCE_RUNS];
@@ -21,6 +21,7 @@ struct reference {
 	struct bench_run *test[REFERENCE_TESTS];                                               /* workload 1 */
 	struct bench_run *ready[REFERENCE_TEAMS], *lazy[REFERENCE_TEAMS], *zeroing, *sleeping; /* workload 2 */
 	struct bench_run *fill;                                                                /* workload 3 */
+	struct bench_run *collapse;                                                            /* workload 4 */
 };
 
 struct bench_run *reference_run(struct reference *r, const char *bench, unsigned rounds);
@@ -31,5 +32,7 @@ void reference_plan_touch(struct reference *r);
 void reference_print_touch(const struct reference *r, FILE *out);
 void reference_plan_fill(struct reference *r);
 void reference_print_fill(const struct reference *r, FILE *out);
+void reference_plan_collapse(struct reference *r);
+void reference_print_collapse(const struct reference *r, FILE *out);
 
 #endif

@@ -74,8 +74,8 @@ const char *table_figure(char cell[TABLE_CELL], double value, const char *unit)
 	static const char *const small[] = {"s", "ms", "us", "ns"};
 	unsigned step = 0;
 
-	if (!strcmp(unit, "ns")) {
-		value /= 1e9;
+	if (!strcmp(unit, "ns") || !strcmp(unit, "us")) {
+		value /= *unit == 'n' ? 1e9 : 1e6;
 		unit = "s";
 	}
 	if (isnan(value)) {

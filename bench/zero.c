@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 enum { ZERO_RATE, ZERO_WALL, ZERO_CPU, ZERO_METRICS };
 static const struct bench_metric metrics[ZERO_METRICS] = {
@@ -48,27 +47,6 @@ static void clear_memset(void *address, size_t length)
 	do_memset(address, 0, length);
 }
 
-/* The kernel's pool if it has pages, transparent huge pages else. */
-static char *huge_memory(uint64_t size)
-{
-	int fd = bench_memfd(size);
-	char *p = MAP_FAILED;
-
-	if (fd >= 0) {
-		p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-		close(fd);
-	}
-	if (p != MAP_FAILED && !bench_populate(p, size))
-		return p;
-	if (p != MAP_FAILED)
-		munmap(p, size);
-	p = bench_reserve(size);
-	if (!p || mprotect(p, size, PROT_READ | PROT_WRITE))
-		return NULL;
-	madvise(p, size, MADV_HUGEPAGE);
-	return bench_populate(p, size) ? NULL : p;
-}
-
 static void *zero_open(const void *arg, char why[BENCH_WHY], char note[BENCH_NOTE])
 {
 	const struct zero *params = arg;
@@ -77,7 +55,7 @@ static void *zero_open(const void *arg, char why[BENCH_WHY], char note[BENCH_NOT
 	if (!state)
 		return NULL;
 	state->params = params;
-	state->memory = huge_memory(params->size);
+	state->memory = bench_huge_memory(params->size);
 	if (!state->memory) {
 		snprintf(why, BENCH_WHY, "no memory");
 		return NULL;

@@ -25,6 +25,8 @@ COMBINED = ["combined", "--instances", "2", "--size", "16M", "--seconds", "0.05"
 PARALLEL = ["parallel-fault", "2", "16384", "2048"]
 FORK_COW = ["fork-cow", "--size", "16M"]
 FALLOCATE = ["fallocate", "--size", "16M"]
+COLLAPSE = ["collapse", "--count", "3"]
+TLB = ["tlb", "--sizes", "4M,16M"]
 LOCKS = ["locks", "--seconds", "0.01", "--rounds", "2", "--batches", "12", "--threads", "2", "--processes", "3"]
 RIVALS = ("vs_kernel", "vs_tuned", "vs_prefilled")
 
@@ -345,6 +347,122 @@ class Schema(unittest.TestCase):
         for text in ("child_first_write_ns", "times as fast as the kernel", "hugepool policy=without"):
             self.assertIn(text, done.stdout)
 
+    def check_pairs(self, report, metric, series):
+        """All of them, each the median of the rounds' ratios: theirs to ours."""
+        pairs = report["ratios"][metric]["pairs"]
+        self.assertEqual([(pair["ours"], pair["theirs"]) for pair in pairs], series)
+        values = {
+            (row["engine"] + "".join(f" {key}={value}" for key, value in row["variant"].items())): row["values"]
+            for row in report["rows"]
+            if row["metric"] == metric
+        }
+        for pair in pairs:
+            ours, theirs = values.get(pair["ours"], []), values.get(pair["theirs"], [])
+            self.assertLessEqual(pair["samples"], min(len(ours), len(theirs)))
+            if len(ours) == len(theirs) == pair["samples"] > 0:  # no round was discarded
+                ratios = [b / a for a, b in zip(ours, theirs)]
+                self.assertTrue(math.isclose(pair["ratio"], statistics.median(ratios), rel_tol=1e-6))
+                self.assertEqual(pair["low"] is None, len(ratios) < 6)
+
+    def test_collapse(self):
+        report = self.measure(*COLLAPSE, "--pairs", "7")
+        self.assertEqual(report["bench"], "collapse")
+        self.assertEqual(report["params"], {"count": 3, "pairs": 7, "trace": True})
+        variants = [{"collapse": "upgrade"}, {"collapse": "relock"}, {"collapse": "upgrade again"}]
+        writers = [{"writers": "2"}, {"writers": "1 pinned"}]
+        for metric in ("collapse_us", "collapse_median_us"):
+            self.assertEqual([row["variant"] for row in self.rows(report, metric)], variants + writers)
+            upgrade = "hugepool collapse=upgrade"
+            rivals = ["hugepool collapse=relock", upgrade + " again", "kernel memory=shmem", "kernel memory=anonymous"]
+            self.check_pairs(report, metric, [(upgrade, rival) for rival in rivals])
+        parts = [
+            statistics.mean(row["values"])
+            for metric in ("lock_us", "protect_us", "copy_us", "switch_us", "free_us")
+            for row in self.rows(report, metric)[:1]
+        ]
+        self.assertEqual(len(parts), 5)
+        self.assertGreater(min(parts), 0)
+        rechecked = [row["values"] for row in self.rows(report, "rechecked")]
+        self.assertEqual([bool(max(values)) for values in rechecked], [False, True, False])
+        self.assertEqual(max(self.rows(report, "gave_up")[1]["values"]), 0)
+        self.assertEqual(self.rows(report, "writer_pause_us")[0]["variant"], writers[0])
+        self.assertGreater(self.rows(report, "copy_us", "copy")[0]["min"], 0)
+        self.check_trace(report)
+
+    def check_trace(self, report):
+        """The kernel's function is a part of the call; where tracing is not allowed the reason is told."""
+        rows = {(row["metric"], *row["variant"].values()): row for row in report["rows"] if row["engine"] == "kernel"}
+        for memory in ("anonymous", "shmem"):
+            function, call = rows.get(("function_us", memory)), rows.get(("traced_call_us", memory))
+            if function:
+                for part, whole in zip(function["values"], call["values"]):
+                    self.assertTrue(0 < part <= whole)
+            elif ("collapse_us", memory) in rows:
+                reasons = [reason["reason"] for reason in report["discarded"]["reasons"]]
+                self.assertTrue([reason for reason in reasons if "trac" in reason], reasons)
+        for folder in ("/sys/kernel/tracing/instances", "/sys/kernel/debug/tracing/instances"):
+            if os.access(folder, os.R_OK):
+                self.assertFalse([name for name in os.listdir(folder) if name.startswith("hugepool-")])
+
+    def test_collapse_no_trace(self):
+        report = self.measure(*COLLAPSE, "--no-trace")
+        self.assertFalse(report["params"]["trace"])
+        self.assertFalse([row for row in report["rows"] if row["metric"] in ("function_us", "traced_call_us")])
+
+    def test_collapse_none(self):
+        """Without huge pages the rows of hugepool are left out, and those of the kernel are there."""
+        done = run(*COLLAPSE, "--pairs", "2", "--json", env={**os.environ, "HUGEPOOL_PAGES_NONE": "1"})
+        report = json.loads(done.stdout)
+        self.check(report)
+        if done.returncode == 3:
+            ours = [reason for reason in report["discarded"]["reasons"] if reason["engine"] == "hugepool"]
+            self.assertEqual([reason["count"] for reason in ours], [2] * 5)
+            self.assertIn("huge pages", ours[0]["reason"])
+
+    def test_collapse_table(self):
+        done = run(*COLLAPSE, "--pairs", "2")
+        self.assertIn(done.returncode, (0, 3), done.stderr)
+        self.assertIn("2 MiB made huge", done.stdout)
+        if done.returncode == 0:
+            for text in ("A/A", "upgrade to relock, by medians", "bare copy", "pause of a writer"):
+                self.assertIn(text, done.stdout)
+
+    def check_tlb(self, report):
+        states = [(size, phase) for phase in ("base", "half", "collapsed") for size in ("4M", "16M")]
+        found = {}
+        for metric in ("read_ns", "base_bytes", "frames", "in_place"):
+            rows = [row for row in report["rows"] if row["metric"] == metric]
+            self.assertEqual([tuple(row["variant"].values()) for row in rows], states)
+            found[metric] = {tuple(row["variant"].values()): row["median"] for row in rows}
+        for size, pages in (("4M", 2), ("16M", 8)):
+            for phase, huge in (("base", 0), ("half", pages // 2), ("collapsed", pages)):
+                state = (size, phase)
+                self.assertEqual(found["frames"][state] + found["in_place"][state], huge)
+                self.assertEqual(found["base_bytes"][state], (pages - found["frames"][state]) * (2 << 20))
+        pairs = [(pair["ours"], pair["theirs"]) for pair in report["ratios"]["read_ns"]["pairs"]]
+        expected = [(phase, size) for size in ("4M", "16M") for phase in ("half", "collapsed")]
+        self.assertEqual(pairs, [(f"{phase} size={size}", f"base size={size}") for phase, size in expected])
+
+    def test_tlb(self):
+        report = self.measure(*TLB)
+        self.assertEqual(report["bench"], "tlb")
+        self.assertEqual(report["params"], {"sizes": "4M,16M", "rounds": 2})
+        self.check_tlb(report)
+
+    def test_tlb_none(self):
+        """Without huge pages of its pool the kernel collapses in place, if it can."""
+        done = run(*TLB, "--rounds", "2", "--json", env={**os.environ, "HUGEPOOL_PAGES_NONE": "1"})
+        report = json.loads(done.stdout)
+        self.check(report)
+        if done.returncode == 0:
+            self.check_tlb(report)
+
+    def test_tlb_too_large(self):
+        """What does not fit is left out, with the reason."""
+        done = run("tlb", "--sizes", "4M,4T", "--rounds", "1")
+        self.assertIn(done.returncode, (0, 3), done.stderr)
+        self.assertIn("1 round of hugepool size=4T: it takes", done.stdout)
+
     def test_zero(self):
         report = self.measure("zero", "--size", "8M")
         self.assertGreater(report["ratios"]["bytes_per_s"]["vs_loop"], 0)
@@ -521,6 +639,19 @@ class CommandLine(unittest.TestCase):
             ["fallocate", "--size", "17T"],
             ["fallocate", "--rounds", "0"],
             ["fallocate", "--sim", "--no-stock"],
+            ["collapse", "word"],
+            ["collapse", "--nosuch"],
+            ["collapse", "--count", "0"],
+            ["collapse", "--count", "1001"],
+            ["collapse", "--pairs", "0"],
+            ["collapse", "--rounds", "x"],
+            ["tlb", "word"],
+            ["tlb", "--sizes", ""],
+            ["tlb", "--sizes", "1G,"],
+            ["tlb", "--sizes", "1X"],
+            ["tlb", "--sizes", "0"],
+            ["tlb", "--sizes", "1G,1G,1G,1G,1G,1G,1G,1G,1G"],
+            ["tlb", "--rounds", "0"],
             ["zero", "word"],
             ["locks", "word"],
             ["locks", "--threads", "0"],
@@ -546,7 +677,7 @@ class CommandLine(unittest.TestCase):
 
     def test_help(self):
         workloads = ["parallel-fault", "faults", "forks", "fork-cow", "combined", "fallocate", "zero", "locks"]
-        for args in ([], *([word] for word in [*workloads, "statistics", "reference"])):
+        for args in ([], *([word] for word in [*workloads, "collapse", "tlb", "statistics", "reference"])):
             with self.subTest(args=args):
                 done = run(*args, "--help")
                 self.assertEqual(done.returncode, 0)
