@@ -229,7 +229,7 @@ static bool ours_once(struct collapse_state *state, uint64_t *ns)
 	rc = hp_file_create(ours->pool, BENCH_FRAME, HP_FILE_FALLBACK | HP_FILE_MOVABLE, &file, &error);
 	if (rc)
 		return collapse_failed(state, rc, "hp_file_create", error.message);
-	rc = hp_map(file, 0, BENCH_FRAME, HP_PROT_READ | HP_PROT_WRITE, 0, &address, &error);
+	rc = hp_map(file, 0, BENCH_FRAME, HP_PROT_READ | HP_PROT_WRITE, HP_MAP_LAZY, &address, &error);
 	if (rc)
 		return collapse_failed(state, rc, "hp_map", error.message);
 	done = collapse(ours, address, frame, ns);
