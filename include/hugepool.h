@@ -118,9 +118,10 @@ const char *hp_backing_name(hp_backing backing);
 #define HP_POOL_UNSAFE 2u           /* allow the tuning values that exist to show what goes wrong without a mechanism */
 #define HP_POOL_NO_TABLE_SHARING 4u /* do not arrange addresses so that the kernel can share page tables */
 /*
- * The pool has as many frames of `size` as the kernel's pool of huge pages can give, and gets the rest as that can give
- * more: backing HP_BACKING_HUGETLB only, in the process that made the pool. Until then files that may fall back
- * (HP_FILE_FALLBACK) have base pages, which come to be frames in the background.
+ * The pool takes as many frames of `size` as the kernel's pool of huge pages has, none perhaps, and hp_pool_create()
+ * succeeds with them. A thread of this process looks for more every collapse_scan_ms, until all are there; hp_pool_wait()
+ * does not wait for that, hp_pool_stats.hugetlb tells. Until then files that may fall back (HP_FILE_FALLBACK) have base
+ * pages, which come to lie in frames in the background if they are movable. `backing` has to be HP_BACKING_HUGETLB.
  */
 #define HP_POOL_LATE 8u
 /* A thread of this process collapses files with HP_FILE_MOVABLE in idle time. Comes with HP_POOL_LATE. */
@@ -339,16 +340,20 @@ int hp_file_create(hp_pool pool, uint64_t size, unsigned flags, hp_file *file, h
 #define HP_FILE_EXCLUSIVE 2u /* it must not be there */
 
 /*
- * Of a new file. HP_FILE_FALLBACK: where no frame can be promised it takes base pages of 4 KiB, from memory outside of
- * the pool's size and up to its max_size, one by one as they are touched. Such memory has places of 2 MiB, each for a
- * page of the file, and `hp_file_stat.base` counts these. What was promised can end, as all memory that is not set
- * aside, with the kernel killing a process.
+ * Kinds of new files, for hp_file_open() and hp_file_create().
+ *
+ * HP_FILE_FALLBACK: where no frame can be promised the file takes base pages of 4 KiB, from memory outside of the pool's
+ * size. They lie in places of 2 MiB, each for a page of the file; a pool has places for its max_size, rounded up to GiB.
+ * Ready memory and hp_file_allocate() give all of a place its memory at once; of lazy memory, and of what is written by
+ * hp_file_write(), a base page comes when it is touched, without any SIGSEGV. What was promised can end, as all memory
+ * that is not set aside, with the kernel killing a process.
  *
  * HP_FILE_MOVABLE: hugepool may move its pages (hp_collapse(), hp_split()), in the process that maps them. All mappings
- * of it are engine memory. A store to a page that is being moved waits some hundred us, in the SIGSEGV handler; so a
- * system call that is handed such memory to write to may answer EFAULT at any time, as it does for lazy memory that was
- * not touched. What is in flight to it from devices and asynchronous input is lost unless the memory is pinned
- * (hp_pin()). A futex shared between processes must not lie in it: who waits misses the wake-up.
+ * of it are engine memory, those without HP_MAP_LAZY only have their pages from the start. A store to a page that is
+ * being moved waits some hundred us, in the SIGSEGV handler; so a system call that is handed such memory to write to may
+ * answer EFAULT at any time, as it does for lazy memory that was not touched. What is in flight to it from devices and
+ * asynchronous input is lost unless the memory is pinned (hp_pin()). A futex shared between processes must not lie in
+ * it: who waits misses the wake-up.
  */
 #define HP_FILE_FALLBACK 4u
 #define HP_FILE_MOVABLE 8u

@@ -161,7 +161,9 @@ static int for_each_page(void *address, uint64_t length, int (*change)(struct pl
 	uintptr_t start = (uintptr_t)address, end = start + length;
 	int result = 0;
 
-	if (!hp_is_frame_aligned(start) || !hp_is_frame_aligned(length) || !length || end < start)
+	if (!length)
+		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "length is 0");
+	if (!hp_is_frame_aligned(start) || !hp_is_frame_aligned(length) || end < start)
 		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "address and length must be multiples of 2 MiB");
 	for (uintptr_t at = start; at < end && !result; at += HP_FRAME_SIZE) {
 		struct place place;

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "collapse/mappings.h"
 
-#include "base/log.h"
 #include "pool/base.h"
 
-typedef int visitor(const struct hp_mapping *m, void *at, uint32_t page, void *context);
+typedef int visitor(struct hp_mapping *m, void *at, uint32_t page, void *context);
 
 /* A record of the file's list as a mapping of this process that has the page; NULL: it is none, or is none yet. */
 static struct hp_mapping *mapping_of(const struct hp_vma_record *vma, uint32_t number, uint32_t page)
@@ -41,7 +40,7 @@ static int for_each(const struct hp_pool_view *view, struct hp_file_use use, uin
 
 	for (uint32_t number = use.record->vma_head; number && !result; number = hp_vma_at(view, number)->next) {
 		const struct hp_vma_record *vma = hp_vma_at(view, number);
-		const struct hp_mapping *m = covers(vma, page) ? mapping_of(vma, number, page) : NULL;
+		struct hp_mapping *m = covers(vma, page) ? mapping_of(vma, number, page) : NULL;
 
 		/* What was not touched, or lies beyond the reach, is not mapped. */
 		if (m && page - m->first < atomic_load(&m->reach) && hp_touched_test(m->touched, page))
@@ -50,7 +49,7 @@ static int for_each(const struct hp_pool_view *view, struct hp_file_use use, uin
 	return result;
 }
 
-static int protect(const struct hp_mapping *m, void *at, uint32_t page, void *context)
+static int protect(struct hp_mapping *m, void *at, uint32_t page, void *context)
 {
 	struct hp_os *os = m->pool->os;
 
@@ -59,7 +58,7 @@ static int protect(const struct hp_mapping *m, void *at, uint32_t page, void *co
 	return m->prot & HP_PROT_WRITE ? os->ops->protect(os, at, HP_FRAME_SIZE, HP_PROT_READ) : 0;
 }
 
-static int unprotect(const struct hp_mapping *m, void *at, uint32_t page, void *context)
+static int unprotect(struct hp_mapping *m, void *at, uint32_t page, void *context)
 {
 	struct hp_os *os = m->pool->os;
 
@@ -73,23 +72,53 @@ static int unprotect(const struct hp_mapping *m, void *at, uint32_t page, void *
 	return 0;
 }
 
-static int place(const struct hp_mapping *m, void *at, uint32_t page, void *context)
+static int unstage(struct hp_mapping *m, void *at, uint32_t page, void *context)
 {
-	hp_frame_id frame = *(const hp_frame_id *)context;
 	struct hp_os *os = m->pool->os;
-	unsigned populate = hp_is_base(m->pool, frame) ? 0 : HP_OS_MAP_POPULATE;
 
-	if (!hp_mapping_place(m, page, 1, frame, HP_OS_MAP_REPLACE | populate))
-		return 0;
-	hp_touched_clear(m->touched, page, page + 1);
-	if (os->ops->vacate(os, at, HP_FRAME_SIZE))
-		hp_log(HP_LOG_ERROR,
-		       "page %u of a mapping at 0x%lx may have lost its address: the kernel refuses to map", page,
-		       m->start);
+	(void)at;
+	(void)page;
+	(void)context;
+	if (m->staged)
+		os->ops->unmap(os, (void *)m->staged, HP_FRAME_SIZE);
+	m->staged = 0;
 	return 0;
 }
 
-static int note_source(const struct hp_mapping *m, void *at, uint32_t page, void *context)
+static int stage(struct hp_mapping *m, void *at, uint32_t page, void *context)
+{
+	hp_frame_id frame = *(const hp_frame_id *)context;
+	unsigned flags = HP_OS_MAP_REPLACE | (hp_is_base(m->pool, frame) ? 0 : HP_OS_MAP_POPULATE);
+	struct hp_os *os = m->pool->os;
+	struct hp_mapping scratch = *m;
+	void *address;
+	int result = os->ops->reserve(os, HP_FRAME_SIZE, HP_FRAME_SIZE, 0, &address);
+
+	(void)at;
+	if (result)
+		return result;
+	m->staged = scratch.start = (uintptr_t)address;
+	scratch.first = page;
+	return hp_mapping_place(&scratch, page, 1, frame, flags);
+}
+
+static int put_in_place(struct hp_mapping *m, void *at, uint32_t page, void *context)
+{
+	struct hp_os *os = m->pool->os;
+
+	if (os->ops->move(os, (void *)m->staged, at, HP_FRAME_SIZE)) {
+		unstage(m, at, page, NULL);
+		/* It becomes one that was not touched, or else keeps what it has. */
+		if (os->ops->vacate(os, at, HP_FRAME_SIZE))
+			*(bool *)context = false;
+		else
+			hp_touched_clear(m->touched, page, page + 1);
+	}
+	m->staged = 0;
+	return 0;
+}
+
+static int note_source(struct hp_mapping *m, void *at, uint32_t page, void *context)
 {
 	(void)page;
 	if (m->prot & HP_PROT_READ)
@@ -119,7 +148,19 @@ void hp_mappings_unprotect(const struct hp_pool_view *view, struct hp_file_use u
 	for_each(view, use, page, NULL, unprotect);
 }
 
-void hp_mappings_switch(const struct hp_pool_view *view, struct hp_file_use use, uint32_t page, hp_frame_id frame)
+int hp_mappings_stage(const struct hp_pool_view *view, struct hp_file_use use, uint32_t page, hp_frame_id frame)
 {
-	for_each(view, use, page, &frame, place);
+	int result = for_each(view, use, page, &frame, stage);
+
+	if (result)
+		for_each(view, use, page, NULL, unstage);
+	return result;
+}
+
+bool hp_mappings_switch(const struct hp_pool_view *view, struct hp_file_use use, uint32_t page)
+{
+	bool all = true;
+
+	for_each(view, use, page, &all, put_in_place);
+	return all;
 }

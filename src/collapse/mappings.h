@@ -16,7 +16,15 @@ const void *hp_mappings_source(const struct hp_pool_view *view, struct hp_file_u
 int hp_mappings_protect(const struct hp_pool_view *view, struct hp_file_use use, uint32_t page);
 /* They are as they were before that. */
 void hp_mappings_unprotect(const struct hp_pool_view *view, struct hp_file_use use, uint32_t page);
-/* Maps the page's new frame where the old one was mapped. What fails is mapped when it is touched. */
-void hp_mappings_switch(const struct hp_pool_view *view, struct hp_file_use use, uint32_t page, hp_frame_id frame);
+/*
+ * Maps the page's new frame beside each mapping, so that what the kernel may refuse it has refused before anything
+ * changes. On failure nothing is mapped.
+ */
+int hp_mappings_stage(const struct hp_pool_view *view, struct hp_file_use use, uint32_t page, hp_frame_id frame);
+/*
+ * What was staged takes the place of the old memory. False: somewhere the old memory stays mapped, and must not be
+ * anybody else's.
+ */
+bool hp_mappings_switch(const struct hp_pool_view *view, struct hp_file_use use, uint32_t page);
 
 #endif

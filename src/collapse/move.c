@@ -21,6 +21,7 @@ struct move {
 	hp_frame_id from, to;
 	uint64_t word;     /* of `from`, when it was looked at */
 	bool to_is_zeroed; /* before it was copied to */
+	bool stays;        /* the old memory is still mapped somewhere */
 	uint64_t surplus;  /* frames promised to the tenant that it does not need any more */
 	int64_t started, locked, protected, copied, switched;
 };
@@ -265,7 +266,13 @@ static void switch_page(struct move *move)
 		atomic_fetch_sub(&file->base, 1);
 	else
 		atomic_fetch_add(&file->base, 1);
-	hp_mappings_switch(move->t->pool, move->use, move->page, move->to);
+	move->stays = !hp_mappings_switch(move->t->pool, move->use, move->page);
+	if (move->stays)
+		hp_log(HP_LOG_ERROR,
+		       "the kernel does not switch a mapping of page %u of a file, which goes on reading the old "
+		       "memory; "
+		       "see vm.max_map_count",
+		       move->page);
 }
 
 /* The old memory: no file has it, and nobody maps it. */
@@ -295,6 +302,8 @@ static enum hp_move_result move_locked(struct move *move)
 	if (!result) {
 		hp_biased_downgrade_upgradeable(&file->lock, &move->t->locker);
 		result = move->kind == HP_MOVE_COLLAPSE ? copy_into_frame(move) : copy_into_base(move);
+		if (!result)
+			result = hp_mappings_stage(move->t->pool, move->use, move->page, move->to);
 		move->copied = hp_now_ns();
 		hp_biased_upgrade(&file->lock, &move->t->locker);
 		if (result)
@@ -367,7 +376,8 @@ static enum hp_move_result move_in_space(struct move *move)
 	hp_file_modify_unlock(move->t, move->use);
 	move->switched = hp_now_ns();
 	if (result == HP_MOVED) {
-		free_old(move);
+		if (!move->stays)
+			free_old(move);
 		hp_intent_end(move->t->intents);
 	} else {
 		/* The intent first: what it names must not be somebody else's by then. */

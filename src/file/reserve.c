@@ -87,14 +87,17 @@ static int fall_back(struct hp_thread *t, struct purse *purse, uint64_t missing,
 static int get_more(struct hp_thread *t, const struct hp_file_record *file, struct purse *purse, uint64_t missing,
                     int64_t deadline_ns, hp_error *error)
 {
-	int result = hp_pool_promise(t, missing, error);
+	hp_error why = {.code = 0}; /* of a call that may yet succeed */
+	int result = hp_pool_promise(t, missing, &why);
 
 	while (result == -ENOMEM && deadline_ns && hp_pool_await_frames(t, deadline_ns))
-		result = hp_pool_promise(t, missing, error);
+		result = hp_pool_promise(t, missing, &why);
 	if (!result)
 		purse->frames += missing;
 	else if (file->flags & HP_FILE_FALLBACK)
-		result = fall_back(t, purse, missing, error);
+		result = fall_back(t, purse, missing, &why);
+	if (result && error)
+		*error = why;
 	return result;
 }
 

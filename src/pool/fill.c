@@ -320,6 +320,9 @@ uint32_t hp_pool_fill_more(struct hp_thread *t, uint32_t *missing)
 	uint32_t end = (uint32_t)hp_min(wanted, filled + view->os->ops->hugetlb_available(view->os));
 	hp_error why = {.code = 0};
 
+	*missing = wanted - filled;
+	if (atomic_load(&view->shared->fill_state) == HP_FILL_RUNNING)
+		return 0; /* another thread is about it: HP_POOL_BACKGROUND */
 	if (filled < end)
 		end = fill_segment(t, segment, HP_BACKING_HUGETLB, false, end, &why);
 	if (end < wanted && !why.code)

@@ -154,7 +154,8 @@ int hp_options_check(const hp_pool_options *given, hp_pool_options *options, hp_
 		return hp_fail(error, -EINVAL, HP_LIMIT_NONE, "options: unknown backing %u", options->backing);
 	if (options->flags & HP_POOL_LATE && options->backing != HP_BACKING_HUGETLB)
 		return hp_fail(error, -EINVAL, HP_LIMIT_NONE,
-		               "options: HP_POOL_LATE is for backing HP_BACKING_HUGETLB");
+		               "options: HP_POOL_LATE is for huge pages of the kernel's pool: set backing to "
+		               "HP_BACKING_HUGETLB");
 	if (options->size == 0)
 		return hp_fail(error, -EINVAL, HP_LIMIT_NONE,
 		               "options: size is 0; a pool has at least one frame of 2 MiB");

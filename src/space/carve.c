@@ -27,7 +27,6 @@ static int unmap_part(struct hp_thread *t, struct hp_cut *cut)
 	}
 	if (old->touched)
 		hp_touched_clear(old->touched, cut->from, cut->end);
-	hp_pins_drop((uintptr_t)address, (uintptr_t)address + length);
 	hp_space_remember_address((uintptr_t)address, length);
 	hp_cut_touch_rest(t, cut);
 	hp_cut_finish(t, cut, true);

@@ -280,6 +280,9 @@ static int begin_locked(struct hp_thread *t, struct hp_mapping *old, uintptr_t s
 	if (old->touched)
 		old->touched->pieces += cut->pieces;
 	hp_space.cuts++;
+	if (!prot)
+		hp_pins_drop_locked((uintptr_t)hp_mapping_at(old, cut->from),
+		                    (uintptr_t)hp_mapping_at(old, cut->from) + hp_bytes(cut->end - cut->from));
 	return 0;
 }
 

@@ -81,12 +81,10 @@ bool hp_page_is_pinned(const struct hp_pool_view *view, uint32_t file, uint32_t 
 	return false;
 }
 
-void hp_pins_drop(uintptr_t start, uintptr_t end)
+void hp_pins_drop_locked(uintptr_t start, uintptr_t end)
 {
-	hp_mutex_lock(&hp_space.lock, hp_space_locker(), HP_CLASS_SPACE);
 	if (pin_count)
 		remove_locked(find_locked(start), find_locked(end));
-	hp_mutex_unlock(&hp_space.lock, hp_space_locker());
 }
 
 void hp_pins_reset(void)

@@ -130,6 +130,7 @@ static int publish(struct hp_mapping *m, uintptr_t start, struct replaced *repla
 		give_pieces_back(&replaced->right);
 	} else {
 		hp_space.cuts++;
+		hp_pins_drop_locked(m->start, m->start + m->length);
 		for (unsigned i = 0; i < 2; i++) {
 			const struct hp_cut *cut = i ? &replaced->right : &replaced->left;
 
@@ -211,7 +212,6 @@ int hp_space_replace(struct hp_thread *t, struct hp_mapping *m, uintptr_t start,
 		hp_cut_lower_pieces(&replaced.left);
 	if (replaced.right.pieces)
 		hp_cut_lower_pieces(&replaced.right);
-	hp_pins_drop(start, end);
 	move_all(t, m, scratch);
 	hp_vma_at(t->pool, m->vma)->address = m->start;
 	atomic_store(&m->moving, false); /* from here on others may unmap it */

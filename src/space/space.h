@@ -51,6 +51,7 @@ struct hp_mapping {
 	uint32_t child_vma; /* the record that the last child was given; under the fork gate for writing */
 	uintptr_t holder; /* of private memory that may be frozen: what is reserved for it, page by page; 0: nothing */
 	uintptr_t copy;   /* what the child will get instead; while a fork is prepared */
+	uintptr_t staged; /* new memory of a page that is moved, until it takes its place; else 0 */
 };
 
 struct hp_space {
@@ -177,8 +178,8 @@ bool hp_space_in_use(struct hp_thread *t);
 
 /* A page of a file is pinned by this process. The space lock is held. */
 bool hp_page_is_pinned(const struct hp_pool_view *view, uint32_t file, uint32_t page);
-/* Addresses that are not mapped any more have no pins. */
-void hp_pins_drop(uintptr_t start, uintptr_t end);
+/* Addresses that are not this mapping's any more have no pins. The space lock is held. */
+void hp_pins_drop_locked(uintptr_t start, uintptr_t end);
 /* In a fork child, which has none. */
 void hp_pins_reset(void);
 

@@ -372,6 +372,58 @@ static void test_beside_writers(void)
 		beside_writers(schemes[i]);
 }
 
+/* ---- what the kernel refuses ------------------------------------------------------------------------------------ */
+
+/* A program that closes our descriptors keeps its memory: nothing is moved any more. */
+static void in_a_child_without_descriptors(void *unused)
+{
+	char *address = map(file, PAGES, LAZY);
+
+	expect_filled(address, PAGES);
+	for (int fd = 3; fd < 4096; fd++)
+		close(fd);
+	EXPECT(hp_collapse(address, PAGES * FRAME, &error) != 0);
+	expect_filled(address, PAGES);
+}
+
+static void test_closed_descriptors(void)
+{
+	char *address;
+
+	start(PAGES, NULL);
+	address = map_base(LAZY);
+	unmap(address, PAGES);
+	run_child(in_a_child_without_descriptors, NULL);
+	end();
+}
+
+/* Pins are dropped by the unmapping that takes their mapping away, and by nobody else's. */
+static void *map_and_unmap(void *unused)
+{
+	while (atomic_load(step) == 0)
+		unmap(map_part(file, 0, 1, RW, LAZY), 1);
+	return NULL;
+}
+
+static void test_pins_beside_unmaps(void)
+{
+	pthread_t thread;
+
+	start(PAGES, NULL);
+	thread = start_thread(map_and_unmap, NULL);
+	for (unsigned i = 0; i < 3000; i++) {
+		char *address = map_part(file, 0, 1, RW, LAZY);
+
+		EXPECT_EQ(hp_pin(address, FRAME), 0);
+		sched_yield();
+		EXPECT_EQ(hp_unpin(address, FRAME), 0);
+		unmap(address, 1);
+	}
+	REACH(step, 1);
+	join_thread(thread);
+	end();
+}
+
 /* ---- killed in the middle --------------------------------------------------------------------------------------- */
 
 static void move_all_the_time(void *unused)
@@ -436,6 +488,8 @@ int main(void)
 		REAL_TEST(test_pins),
 		REAL_TEST(test_shared),
 		REAL_TEST(test_in_a_child),
+		REAL_TEST(test_closed_descriptors),
+		REAL_TEST(test_pins_beside_unmaps),
 		REAL_TEST(test_killed),
 		REAL_TEST(test_no_frame),
 		REAL_TEST(test_beside_writers),

@@ -987,7 +987,7 @@ static void test_failed_replacement(void **state)
 	end();
 }
 
-/* The kernel refuses to map the new frame: the page is mapped when it is touched, and nothing is lost. */
+/* The kernel refuses to map the new frame: it is refused before anything has changed. */
 static void test_switch_that_fails(void **state)
 {
 	char *address;
@@ -1000,12 +1000,16 @@ static void test_switch_that_fails(void **state)
 	expect_ok(hp_collapse(address, FRAME, &error));
 	expect_ok(hp_split(address, FRAME, &error));
 	atomic_store(&refused_maps, 1);
-	expect_ok(hp_collapse(address + FRAME, FRAME, &error));
+	expect_error(hp_collapse(address + FRAME, FRAME, &error), -ENOMEM, HP_LIMIT_MEMORY, "refuses");
 	assert_int_equal(atomic_load(&refused_maps), 0);
+	pool_check(pool);
 	expect_pages(address, 0, PAGES);
+	expect_ok(hp_collapse(address + FRAME, FRAME, &error));
 	atomic_store(&refused_maps, 1);
-	expect_ok(hp_split(address + FRAME, FRAME, &error));
+	expect_error(hp_split(address + FRAME, FRAME, &error), -ENOMEM, HP_LIMIT_MEMORY, "refuses");
 	assert_int_equal(atomic_load(&refused_maps), 0);
+	pool_check(pool);
+	expect_ok(hp_split(address + FRAME, FRAME, &error));
 	expect_pages(address, 0, PAGES);
 	expect_stat(PAGES, PAGES, 0);
 	expect_ok(hp_collapse(address, PAGES * FRAME, &error));

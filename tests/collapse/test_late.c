@@ -194,12 +194,30 @@ static void test_waiting_for_the_kernel(void)
 	end();
 }
 
+/* The pool is filled by one thread, whoever is about it. */
+static void test_filled_in_the_background(void)
+{
+	for (int i = 0; i < 10; i++) {
+		hp_pool_options options = HP_POOL_OPTIONS_INIT;
+
+		options.size = 32 * FRAME;
+		options.backing = HP_BACKING_HUGETLB;
+		options.flags = HP_POOL_LATE | HP_POOL_BACKGROUND;
+		options.tuning = "collapse_scan_ms=1";
+		make_pool_with(&options);
+		EXPECT_EQ(hp_pool_wait(pool, 10000, &error), 0);
+		check_pool();
+		end_pool();
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		REAL_TEST(test_a_little),
 		REAL_TEST(test_waiting_for_the_kernel),
 		REAL_TEST(test_a_gib),
+		REAL_TEST(test_filled_in_the_background),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
