@@ -18,8 +18,9 @@
  *   - Fork: the child has everything the parent had, under the same handles. fork must not be called from a signal
  *     handler that interrupted a call of hugepool, and handlers of pthread_atfork must not call hugepool. Children of
  *     vfork, posix_spawn and a raw clone must not call hugepool before exec; a raw clone's child mostly gets -ECHILD.
- *   - Descriptors: a pool has up to four (close-on-exec, with high numbers). A program that closes them keeps the memory that
- *     it has; calls that need more of it then answer -EBADF, and an untouched page of lazy memory cannot be resolved.
+ *   - Descriptors: a pool has up to four (close-on-exec, with high numbers). A program that closes them keeps the
+ *     memory that it has; calls that need more of it then answer -EBADF, and an untouched page of lazy memory cannot be
+ *     resolved.
  *
  * Two kinds of memory
  *   *Ready memory* (hp_map without HP_MAP_LAZY, hp_alloc) is an ordinary kernel mapping whose pages are there. System
@@ -119,9 +120,10 @@ const char *hp_backing_name(hp_backing backing);
 #define HP_POOL_NO_TABLE_SHARING 4u /* do not arrange addresses so that the kernel can share page tables */
 /*
  * The pool takes as many frames of `size` as the kernel's pool of huge pages has, none perhaps, and hp_pool_create()
- * succeeds with them. A thread of this process looks for more every collapse_scan_ms, until all are there; hp_pool_wait()
- * does not wait for that, hp_pool_stats.hugetlb tells. Until then files that may fall back (HP_FILE_FALLBACK) have base
- * pages, which come to lie in frames in the background if they are movable. `backing` has to be HP_BACKING_HUGETLB.
+ * succeeds with them. A thread of this process looks for more every collapse_scan_ms, until all are there;
+ * hp_pool_wait() does not wait for that, hp_pool_stats.hugetlb tells. Until then files that may fall back
+ * (HP_FILE_FALLBACK) have base pages, which come to lie in frames in the background if they are movable. `backing` has
+ * to be HP_BACKING_HUGETLB.
  */
 #define HP_POOL_LATE 8u
 /* A thread of this process collapses files with HP_FILE_MOVABLE in idle time. Comes with HP_POOL_LATE. */
@@ -193,7 +195,7 @@ int hp_pool_wait(hp_pool pool, int timeout_ms, hp_error *error);
 typedef struct hp_pool_stats {
 	uint32_t struct_size;   /* set by the caller: sizeof(hp_pool_stats) */
 	uint32_t table_sharing; /* 1: large mappings are placed so that the kernel shares page tables */
-	uint64_t frames;        /* those below: places for base pages that are in use, too */
+	uint64_t frames;        /* and places for base pages that are in use, so that it may be more than the size */
 	uint64_t zeroed;        /* ready to be handed out */
 	uint64_t dirty;         /* free, to be zeroed first */
 	uint64_t zeroing;       /* in the hands of a worker */
@@ -332,7 +334,8 @@ int hp_tenant_stat_get(hp_tenant tenant, hp_tenant_stat *stat);
 /*
  * Makes a file without a name: `size` bytes (rounded up to frames) that read as zeroes; no frame is taken yet. It
  * lives until every process has closed it and unmapped its mappings of it; then its frames are recycled. `flags`:
- * HP_FILE_FALLBACK, HP_FILE_MOVABLE. Errors: -EINVAL size 0, unknown flags; -EFBIG larger than the pool can ever index; -ENFILE too many files.
+ * HP_FILE_FALLBACK, HP_FILE_MOVABLE. Errors: -EINVAL size 0, unknown flags; -EFBIG larger than the pool can ever index;
+ * -ENFILE too many files.
  */
 int hp_file_create(hp_pool pool, uint64_t size, unsigned flags, hp_file *file, hp_error *error);
 
@@ -342,18 +345,18 @@ int hp_file_create(hp_pool pool, uint64_t size, unsigned flags, hp_file *file, h
 /*
  * Kinds of new files, for hp_file_open() and hp_file_create().
  *
- * HP_FILE_FALLBACK: where no frame can be promised the file takes base pages of 4 KiB, from memory outside of the pool's
- * size. They lie in places of 2 MiB, each for a page of the file; a pool has places for its max_size, rounded up to GiB.
- * Ready memory and hp_file_allocate() give all of a place its memory at once; of lazy memory, and of what is written by
- * hp_file_write(), a base page comes when it is touched, without any SIGSEGV. What was promised can end, as all memory
- * that is not set aside, with the kernel killing a process.
+ * HP_FILE_FALLBACK: where no frame can be promised the file takes base pages of 4 KiB, from memory outside of the
+ * pool's size. They lie in places of 2 MiB, each for a page of the file; a pool has places for its max_size, rounded up
+ * to GiB. Ready memory and hp_file_allocate() give all of a place its memory at once; of lazy memory, and of what is
+ * written by hp_file_write(), a base page comes when it is touched, without any SIGSEGV. What was promised can end, as
+ * all memory that is not set aside, with the kernel killing a process.
  *
  * HP_FILE_MOVABLE: hugepool may move its pages (hp_collapse(), hp_split()), in the process that maps them. All mappings
  * of it are engine memory, those without HP_MAP_LAZY only have their pages from the start. A store to a page that is
- * being moved waits some hundred us, in the SIGSEGV handler; so a system call that is handed such memory to write to may
- * answer EFAULT at any time, as it does for lazy memory that was not touched. What is in flight to it from devices and
- * asynchronous input is lost unless the memory is pinned (hp_pin()). A futex shared between processes must not lie in
- * it: who waits misses the wake-up.
+ * being moved waits some hundred us, in the SIGSEGV handler; so a system call that is handed such memory to write to
+ * may answer EFAULT at any time, as it does for lazy memory that was not touched. What is in flight to it from devices
+ * and asynchronous input is lost unless the memory is pinned (hp_pin()). A futex shared between processes must not lie
+ * in it: who waits misses the wake-up.
  */
 #define HP_FILE_FALLBACK 4u
 #define HP_FILE_MOVABLE 8u
@@ -435,10 +438,11 @@ typedef struct hp_file_stat {
 	uint32_t struct_size; /* set by the caller */
 	uint32_t mappings;    /* of all processes */
 	uint64_t size;        /* bytes */
-	uint64_t present;     /* bytes that have a frame with memory */
+	uint64_t present;     /* bytes of pages that have a frame, or a place, of which not all may have memory */
 	uint64_t holes;       /* bytes that were punched while mapped: memory is the kernel's to give */
 	uint64_t reserved;    /* bytes that are promised and have no frame yet */
-	uint64_t base;        /* of both, present and holes: bytes whose place is for base pages */
+	/* Of both, present and holes: bytes in places for base pages, also where the kernel made these huge in place. */
+	uint64_t base;
 } hp_file_stat;
 
 /* Errors: -EINVAL struct_size is too small; -EBADF. */
@@ -527,18 +531,20 @@ int hp_populate(void *address, uint64_t length);
  * Makes the memory of a range huge. Base pages of a movable file are copied to a frame of the pool and their mappings
  * switched to it: who reads goes on meanwhile, who writes waits for that page. Where no frame is free, where another
  * process maps the page too, and in memory of other files, the kernel is asked to do the same in place, which it may
- * for memory that is not its pool's. What is huge already stays as it is, and what is absent stays absent.
- * Errors: -EINVAL not multiples of HP_FRAME_SIZE, or not inside one mapping; -EBUSY with HP_LIMIT_PINNED a page is
- * pinned; -EBUSY another process maps it, and the kernel refuses; -ENOMEM, HP_LIMIT_POOL no frame is free, and the
- * kernel refuses; -ENOMEM, HP_LIMIT_MEMORY the kernel refuses, and there is no other way; -EAGAIN the page was changed
- * meanwhile (tuning collapse=relock). The pages before the one that failed are huge then.
+ * for memory that is not its pool's; such a page lies in a frame after a later call, when one is free. What is huge
+ * already stays as it is, and what is absent stays absent. collapse_none does not matter here.
+ * Errors: -EINVAL length 0, not multiples of HP_FRAME_SIZE, or not inside one mapping; -EBUSY with HP_LIMIT_PINNED a
+ * page is pinned; -EBUSY another process maps it, and the kernel refuses; -ENOMEM, HP_LIMIT_POOL no frame is free, and
+ * the kernel refuses; -ENOMEM, HP_LIMIT_MEMORY the kernel refuses, and there is no other way; -EAGAIN the page was
+ * changed meanwhile (tuning collapse=relock). The pages before the one that failed are huge then.
  */
 int hp_collapse(void *address, uint64_t length, hp_error *error);
 
 /*
- * The way back: pages of a movable file that lie in frames come to lie in base pages, without those that are all zero,
- * and the frames go back to the pool. Parts of such pages are given back to the kernel by hp_file_punch(), in whole base
- * pages, where memory of frames would only be zeroed.
+ * The way back: pages of a movable file that lie in frames of the pool come to lie in base pages, without those that
+ * are all zero, and the frames go back to the pool. Other pages stay as they are, also those that the kernel made huge
+ * in place, and are no error. Parts of pages in base pages are given back to the kernel by hp_file_punch(), in whole
+ * base pages, where memory of frames would only be zeroed; a later collapse of such a page takes the memory again.
  * Errors: those of hp_collapse(); -EPERM the file is not movable; -ENOMEM, HP_LIMIT_TABLE no place is left for base
  * pages; -EBUSY another process maps the page.
  */
@@ -546,8 +552,10 @@ int hp_split(void *address, uint64_t length, hp_error *error);
 
 /*
  * Keeps pages of a movable file where they are, present and mapped, for devices and asynchronous calls that will write
- * to them or read them: hp_collapse() and hp_split() answer -EBUSY. Pins count, page by page, and go when the pages
- * are unmapped; a fork child has none. In memory that is not movable there is nothing to do.
+ * to them or read them: a hp_collapse() or hp_split() that would move one answers -EBUSY. Pins count, for each page of
+ * 2 MiB that has a part of the range, and go when it is unmapped; a fork child has none. In memory that is not movable
+ * there is nothing to do. Punching or cutting the file takes pinned memory away as any other: that is the program's own
+ * wish.
  * Errors: -EINVAL not all of it inside one mapping, or length 0; hp_unpin: it is not pinned; -ENOMEM; -ENXIO beyond the
  * end of the file. Any address and length; not signal safe.
  */
@@ -555,8 +563,8 @@ int hp_pin(const void *address, uint64_t length);
 int hp_unpin(const void *address, uint64_t length);
 
 /*
- * Times by size, in ns: bucket b counts those from hp_histogram_bound(b) on, up to the next one's; each is an eighth to
- * a quarter wider than the one before.
+ * Times by size, in ns: bucket b counts those from hp_histogram_bound(b) on, up to the next one's, which lies an eighth
+ * to a quarter higher.
  */
 #define HP_HISTOGRAM_BUCKETS 112
 
@@ -566,7 +574,7 @@ typedef struct hp_histogram {
 } hp_histogram;
 
 uint64_t hp_histogram_bound(unsigned bucket);
-/* The upper bound of the bucket where so many percent of the times end, at most `max`; 0 of an empty one. */
+/* The upper bound of the bucket where so many percent (0 to 100) of the times end, at most `max`; 0 of an empty one. */
 uint64_t hp_histogram_percentile(const hp_histogram *histogram, double percent);
 
 typedef struct hp_collapse_stats {
@@ -577,10 +585,11 @@ typedef struct hp_collapse_stats {
 	uint64_t split;
 	uint64_t rechecked; /* relock: the lock was let go and all checked again, */
 	uint64_t gave_up;   /*   and was not the same any more */
-	uint64_t busy;      /* pinned, or mapped by others */
-	uint64_t no_frame;
-	uint64_t misused; /* collapse_verify: pages that were written past hugepool */
-	/* Of collapses by copy, in ns together. */
+	uint64_t busy;      /* attempts at pages that are pinned, or mapped by others */
+	uint64_t no_frame;  /* attempts for which no frame was free; the kernel may have done it in place then */
+	uint64_t misused;   /* collapse_verify: pages that were written past hugepool */
+	/* Of collapses by copy, in ns together: locking and looking, write-protecting the mappings, copying, switching
+	 * them, giving the old memory back. */
 	uint64_t lock_ns, protect_ns, copy_ns, switch_ns, free_ns;
 	hp_histogram collapse; /* by copy, from the first lock until the old page is freed */
 	hp_histogram pause;    /* of threads that wrote to a page that was being moved */
