@@ -270,8 +270,7 @@ static void switch_page(struct move *move)
 	if (move->stays)
 		hp_log(HP_LOG_ERROR,
 		       "the kernel does not switch a mapping of page %u of a file, which goes on reading the old "
-		       "memory; "
-		       "see vm.max_map_count",
+		       "memory; see vm.max_map_count",
 		       move->page);
 }
 

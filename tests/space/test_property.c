@@ -1201,6 +1201,14 @@ static int expect_in_place(const struct model_file *file, uint32_t page)
 	return -ENOMEM;
 }
 
+/* One more is not within what is kept for the file's tenant. */
+static bool needs_frame(const struct model_file *file)
+{
+	const struct model_tenant *tenant = tenant_of(file);
+
+	return !tenant || committed_for(tenant, tenant->used + 1) > committed_for(tenant, tenant->used);
+}
+
 /* One page: the result, and the model as it is after. `result`: of the call that went through it. */
 static int expect_collapse(unsigned f, uint32_t page, int result)
 {
@@ -1209,11 +1217,11 @@ static int expect_collapse(unsigned f, uint32_t page, int result)
 
 	if (page >= file->pages || file->memory[page] == NOWHERE)
 		return 0;
-	if (file->memory[page] == IN_FRAME || !(file->flags & HP_FILE_MOVABLE) || is_hole(file, page))
+	if (file->memory[page] == IN_FRAME || !(file->flags & HP_FILE_MOVABLE))
 		return expect_in_place(file, page);
 	if (is_pinned(f, page))
 		return -EBUSY;
-	if (pool->taken == pool->frames)
+	if (pool->taken == pool->frames && needs_frame(file))
 		return -ENOMEM;
 	/* A worker may have the last one in hand. */
 	if (pool->has_workers && result == -ENOMEM && memory_of(file, page) == IN_PLACE)
@@ -1231,7 +1239,7 @@ static int expect_split(unsigned f, uint32_t page, int result)
 
 	if (!(file->flags & HP_FILE_MOVABLE))
 		return -EPERM;
-	if (page >= file->pages || file->memory[page] != IN_FRAME || is_hole(file, page))
+	if (page >= file->pages || file->memory[page] != IN_FRAME)
 		return 0;
 	if (is_pinned(f, page))
 		return -EBUSY;
