@@ -1042,7 +1042,12 @@ static void test_frame_that_is_being_zeroed(void **state)
 	store_page(address, 0);
 	give_frames(extent);
 	usleep(10000);
-	expect_ok(hp_collapse(address, FRAME, &error));
+	/* It is not waited for as long as an idle thread may need on a busy machine. */
+	if (hp_collapse(address, FRAME, &error)) {
+		assert_int_equal(error.limit, HP_LIMIT_POOL);
+		expect_ok(hp_pool_wait(pool, 60000, &error));
+		expect_ok(hp_collapse(address, FRAME, &error));
+	}
 	expect_page(address, 0);
 	unmap(address, 1);
 	end();
