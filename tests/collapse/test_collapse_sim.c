@@ -93,6 +93,7 @@ static void end(void)
 	uint64_t frames = pool_stats(pool).hugetlb;
 
 	file_close(file);
+	expect_ok(hp_pool_wait(pool, 60000, &error)); /* a worker may have taken what has just become free */
 	assert_int_equal(pool_stats(pool).used, 0);
 	assert_int_equal(pool_stats(pool).reserved, 0);
 	assert_int_equal(places_left(), places());
@@ -463,14 +464,14 @@ static void workers_hear(bool by_split)
 	file = file_with(2, MOVABLE, tenant);
 	address = map(file, 0, 2, HP_MAP_LAZY);
 	store_pages(address, 0, 2);
-	expect_ok(hp_pool_wait(pool, 10000, &error));
+	expect_ok(hp_pool_wait(pool, 60000, &error));
 	usleep(20000); /* they sleep */
 	if (by_split)
 		expect_ok(hp_split(address, 2 * FRAME, &error));
 	unmap(address, 2);
 	if (!by_split)
 		expect_ok(hp_file_truncate(file, 0, &error));
-	expect_ok(hp_pool_wait(pool, 10000, &error));
+	expect_ok(hp_pool_wait(pool, 60000, &error));
 	assert_int_equal(pool_stats(pool).dirty, 0);
 	file_close(file);
 	assert_int_equal(hp_tenant_close(tenant), 0);
