@@ -88,14 +88,12 @@ static bool is_worth_it(struct hp_thread *t, struct hp_file_use use, uint32_t pa
 	return none <= t->pool->shared->collapse_none;
 }
 
-/* Sleeps so long that a page in `spent_ns` keeps to the limit. A MB is 10^6 bytes. */
 static void keep_rate(struct hp_collapser *collapser, int64_t spent_ns)
 {
-	uint32_t mb_per_s = collapser->view->shared->collapse_mb_per_s;
-	int64_t due = mb_per_s ? (int64_t)(HP_FRAME_SIZE * 1000 / mb_per_s) : 0;
+	int64_t left = hp_workers_rest_ns(collapser->view->shared->collapse_mb_per_s, HP_FRAME_SIZE, spent_ns);
 
-	if (due > spent_ns)
-		hp_futex_wait(&collapser->stop, 0, due - spent_ns);
+	if (left)
+		hp_futex_wait(&collapser->stop, 0, left);
 }
 
 /* True: it is huge now. *in_place: whether the kernel is to be asked; it is not again where it refused. */
@@ -143,9 +141,11 @@ static bool take_turn(struct hp_collapser *collapser, struct hp_thread *t, const
 	int64_t start;
 	bool done = false;
 
-	while (!hp_workers_enter(collapser->view))
-		if (hp_futex_wait(&collapser->stop, 0, HELD_OFF_NS) != -ETIMEDOUT && atomic_load(&collapser->stop))
+	while (!hp_workers_enter(collapser->view)) {
+		hp_futex_wait(&collapser->stop, 0, HELD_OFF_NS);
+		if (atomic_load(&collapser->stop))
 			return false;
+	}
 	start = hp_now_ns();
 	if (hp_file_get_live(t->pool, file->use.number)) {
 		if (atomic_load(&file->use.record->generation) == file->generation)
@@ -190,11 +190,11 @@ static uint32_t scan(struct hp_collapser *collapser, struct hp_thread *t)
 /* More frames, of those that the pool was to have. */
 static uint32_t fill_more(struct hp_collapser *collapser, struct hp_thread *t)
 {
-	uint32_t missing, got;
+	uint32_t got;
 
 	if (!collapser->view->shared->late || !hp_workers_enter(collapser->view))
 		return 0;
-	got = hp_pool_fill_more(t, &missing);
+	got = hp_pool_fill_more(t);
 	hp_workers_leave(collapser->view);
 	return got;
 }

@@ -62,12 +62,11 @@ static enum hp_move_result look(struct move *move)
 static bool take_frame(struct move *move)
 {
 	struct hp_thread *t = move->t;
-	hp_frame_id hint = hp_place_hint(t, move->use, move->page);
 	struct hp_taken taken;
 
 	if (hp_tenant_to_frame(t, move->use.record->tenant))
 		return false;
-	taken = hp_take(t, hint < hp_base_first(t->pool) ? hint : HP_NO_FRAME, 1);
+	taken = hp_take(t, hp_place_hint(t, move->use, move->page), 1);
 	move->to = taken.first;
 	move->to_is_zeroed = taken.zeroed == 1;
 	return true;

@@ -7,7 +7,7 @@
  *   upgrade                nobody else is in the file now, and nobody is mapping the page
  *   mark, write-protect    from here on stores wait: file/moving.h
  *   upgradeable again      readers and other pages go on
- *   copy
+ *   copy, stage            the new memory is mapped beside each mapping: what the kernel refuses it refuses now
  *   upgrade                nobody reads through the pool's own mapping
  *   switch                 index, books, mappings
  *   unlock

@@ -30,11 +30,12 @@
 static bool insert(struct hp_thread *t, struct hp_file_use use, uint32_t page, hp_frame_id frame, uint32_t count)
 {
 	struct hp_index index = hp_file_index(t->pool, use.record);
+	bool base = hp_is_base(t->pool, frame);
 
 	if (hp_index_insert(index, page, frame, count, &t->locker))
 		return false;
 	for (uint32_t i = 0; i < count; i++) {
-		if (hp_is_base(t->pool, frame))
+		if (base)
 			hp_frame_use_base(&t->pool->frames[frame + i], use.number, page + i);
 		else
 			hp_frame_use(&t->pool->frames[frame + i], use.number, page + i);
@@ -54,8 +55,7 @@ void hp_file_wait_in_transit(unsigned tries)
 /* Up to `count` frames for pages from `page` on; returns how many. */
 static uint32_t fill_frames(struct hp_thread *t, struct hp_file_use use, uint32_t page, uint32_t count, uint32_t *dirty)
 {
-	hp_frame_id hint = hp_place_hint(t, use, page);
-	struct hp_taken taken = hp_take(t, hint < hp_base_first(t->pool) ? hint : HP_NO_FRAME, count);
+	struct hp_taken taken = hp_take(t, hp_place_hint(t, use, page), count);
 	uint32_t used = taken.count;
 
 	if (taken.zeroed < taken.count)

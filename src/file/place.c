@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "file/place.h"
 
+#include "pool/base.h"
 #include "pool/extent.h"
 
 /* A chunk's word: 0 not looked for yet, NOWHERE looked for in vain, else the frame plus 1. */
@@ -64,7 +65,7 @@ hp_frame_id hp_place_hint(struct hp_thread *t, struct hp_file_use use, uint32_t 
 	if (page % HP_REGION_FRAMES) {
 		hp_frame_id neighbour = hp_index_lookup(hp_file_index(t->pool, use.record), page - 1);
 
-		if (neighbour != HP_NO_FRAME && (neighbour + 1) % HP_REGION_FRAMES)
+		if (neighbour != HP_NO_FRAME && !hp_is_base(t->pool, neighbour) && (neighbour + 1) % HP_REGION_FRAMES)
 			return neighbour + 1;
 	}
 	return HP_NO_FRAME;

@@ -312,7 +312,7 @@ int hp_pool_fill(struct hp_thread *t, const hp_pool_options *options, hp_error *
 	return why.code;
 }
 
-uint32_t hp_pool_fill_more(struct hp_thread *t, uint32_t *missing)
+uint32_t hp_pool_fill_more(struct hp_thread *t)
 {
 	struct hp_pool_view *view = t->pool;
 	struct hp_segment_record *segment = &view->shared->segment[0];
@@ -320,7 +320,6 @@ uint32_t hp_pool_fill_more(struct hp_thread *t, uint32_t *missing)
 	uint32_t end = (uint32_t)hp_min(wanted, filled + view->os->ops->hugetlb_available(view->os));
 	hp_error why = {.code = 0};
 
-	*missing = wanted - filled;
 	if (atomic_load(&view->shared->fill_state) == HP_FILL_RUNNING)
 		return 0; /* another thread is about it: HP_POOL_BACKGROUND */
 	if (filled < end)
@@ -331,7 +330,6 @@ uint32_t hp_pool_fill_more(struct hp_thread *t, uint32_t *missing)
 		        "/proc/sys/vm/nr_hugepages",
 		        end, wanted, wanted - end);
 	view->shared->fill_error = why;
-	*missing = wanted - end;
 	return end - filled;
 }
 

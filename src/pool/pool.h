@@ -232,10 +232,9 @@ void hp_direct_repair(struct hp_pool_view *view, hp_frame_id first, uint32_t cou
 /* Fills the pool; its result stands in shared->fill_state and fill_error afterwards. */
 int hp_pool_fill(struct hp_thread *t, const hp_pool_options *options, hp_error *error);
 /*
- * A pool that is filled late gets what the kernel's pool of huge pages has for it now. Returns how many frames it got;
- * *missing: how many it still has to get.
+ * A pool that is filled late gets what the kernel's pool of huge pages has for it now. Returns how many frames it got.
  */
-uint32_t hp_pool_fill_more(struct hp_thread *t, uint32_t *missing);
+uint32_t hp_pool_fill_more(struct hp_thread *t);
 /* The machine, or the control group, has the memory for so many frames of shared memory. */
 bool hp_pool_has_room(struct hp_os *os, uint64_t frames, hp_error *why);
 /* The fill is over; what there is to say stands in shared->fill_error. Wakes who waits. */

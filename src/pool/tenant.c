@@ -97,28 +97,30 @@ void hp_tenant_uncharge(struct hp_thread *t, uint32_t number, uint64_t frames)
 
 int hp_tenant_to_frame(struct hp_thread *t, uint32_t number)
 {
+	struct hp_tenant_record *tenant = record_of(t->pool, number);
 	uint64_t committed = 0, missing;
 	int result;
 
 	if (!number)
 		return hp_commit(t->pool, 1);
-	hp_mutex_lock(&record_of(t->pool, number)->lock, &t->locker, HP_CLASS_TENANT);
-	result = commit_more(t->pool, committed_more(record_of(t->pool, number), 1), &committed, &missing);
+	hp_mutex_lock(&tenant->lock, &t->locker, HP_CLASS_TENANT);
+	result = commit_more(t->pool, committed_more(tenant, 1), &committed, &missing);
 	if (!result)
-		shift(record_of(t->pool, number), 1);
-	hp_mutex_unlock(&record_of(t->pool, number)->lock, &t->locker);
+		shift(tenant, 1);
+	hp_mutex_unlock(&tenant->lock, &t->locker);
 	return result;
 }
 
 void hp_tenant_to_base(struct hp_thread *t, uint32_t number)
 {
+	struct hp_tenant_record *tenant = record_of(t->pool, number);
 	uint64_t given = 1;
 
 	if (number) {
-		hp_mutex_lock(&record_of(t->pool, number)->lock, &t->locker, HP_CLASS_TENANT);
-		shift(record_of(t->pool, number), -1);
-		given = committed_more(record_of(t->pool, number), 1);
-		hp_mutex_unlock(&record_of(t->pool, number)->lock, &t->locker);
+		hp_mutex_lock(&tenant->lock, &t->locker, HP_CLASS_TENANT);
+		shift(tenant, -1);
+		given = committed_more(tenant, 1);
+		hp_mutex_unlock(&tenant->lock, &t->locker);
 	}
 	hp_pool_unpromise(t->pool, given);
 }

@@ -30,16 +30,20 @@ struct hp_workers {
 
 /* ---- zeroers ---------------------------------------------------------------------------------------------------- */
 
-/* Sleeps so long that `bytes` in `spent_ns` keep to the limit. A MB is 10^6 bytes. */
-static void keep_rate(uint32_t mb_per_s, uint64_t bytes, int64_t spent_ns)
+int64_t hp_workers_rest_ns(uint32_t mb_per_s, uint64_t bytes, int64_t spent_ns)
 {
 	int64_t due = mb_per_s ? (int64_t)(bytes * 1000 / mb_per_s) : 0;
 
-	if (due > spent_ns) {
-		struct timespec rest = {(due - spent_ns) / 1000000000, (due - spent_ns) % 1000000000};
+	return due > spent_ns ? due - spent_ns : 0;
+}
 
+static void keep_rate(uint32_t mb_per_s, uint64_t bytes, int64_t spent_ns)
+{
+	int64_t left = hp_workers_rest_ns(mb_per_s, bytes, spent_ns);
+	struct timespec rest = {left / 1000000000, left % 1000000000};
+
+	if (left)
 		nanosleep(&rest, NULL);
-	}
 }
 
 static void *zero_frames(void *context)

@@ -35,4 +35,7 @@ void hp_workers_reap(struct hp_thread *t, const uint64_t *dead);
 bool hp_workers_enter(struct hp_pool_view *view);
 void hp_workers_leave(struct hp_pool_view *view);
 
+/* How long to rest after so many bytes in `spent_ns`, to keep to a limit in MB (10^6 bytes) a second; 0 is none. */
+int64_t hp_workers_rest_ns(uint32_t mb_per_s, uint64_t bytes, int64_t spent_ns);
+
 #endif
